@@ -1,0 +1,32 @@
+# Each target makes the virtual environment that it needs; nothing has to be installed before.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check clean
+
+demo: .venv-demo/ready
+	.venv-demo/bin/python examples/demo.py build/demo
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest
+
+check: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP) --editable '.[test,check]'
+	touch $@
+
+.venv-demo/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python $(PIP) --editable '.[sklearn,plot]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .venv-demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

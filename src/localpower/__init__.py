@@ -1,0 +1,61 @@
+"""Truncated SVD and PCA of a matrix whose rows live on many workers, with little communication.
+
+An implementation of LocalPower (Li, Wang, Chen and Zhang, ICML 2021), its baselines and measures.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from localpower.api import pca, svd
+from localpower.core import schedule
+from localpower.core.errors import (
+    DataError,
+    EngineError,
+    LocalPowerError,
+    MissingExtra,
+    WorkerFailed,
+    WorkerLost,
+)
+from localpower.core.ledger import Ledger
+from localpower.diagnostics.distance import principal_angles, subspace_distance
+from localpower.diagnostics.heterogeneity import eta
+from localpower.engines.registry import connect
+from localpower.result import Record, Result
+from localpower.version import __version__
+
+if TYPE_CHECKING:
+    from localpower.estimators import PCA, TruncatedSVD
+
+__all__ = [
+    "PCA",
+    "DataError",
+    "EngineError",
+    "Ledger",
+    "LocalPowerError",
+    "MissingExtra",
+    "Record",
+    "Result",
+    "TruncatedSVD",
+    "WorkerFailed",
+    "WorkerLost",
+    "__version__",
+    "connect",
+    "eta",
+    "pca",
+    "principal_angles",
+    "schedule",
+    "subspace_distance",
+    "svd",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimators, which need scikit-learn, when they are asked for."""
+    if name in ("PCA", "TruncatedSVD"):
+        try:
+            import sklearn  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra(f"localpower.{name}", "sklearn") from error
+        from localpower import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module 'localpower' has no attribute {name!r}")

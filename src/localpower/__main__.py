@@ -1,0 +1,5 @@
+"""``python -m localpower``."""
+
+from localpower.cli import entry
+
+entry()

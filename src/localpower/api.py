@@ -1,0 +1,348 @@
+"""The public functions: where data, engines, methods and the account of a run meet."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from localpower.core.alignment import ALIGNMENTS
+from localpower.core.engine import Engine
+from localpower.core.errors import DataError
+from localpower.core.factors import Factors, factors
+from localpower.core.ledger import Ledger
+from localpower.core.linalg import Array, random_basis
+from localpower.core.local_power import State, local_power
+from localpower.core.one_shot import aligned_average, uda, wda
+from localpower.core.randomized import dr_svd
+from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
+from localpower.core.schedule import Schedule, constant, parse
+from localpower.data.partition import Partition, partition
+from localpower.data.source import Source, open_source
+from localpower.diagnostics.distance import subspace_distance
+from localpower.engines.registry import connect
+from localpower.engines.wrappers import Metered
+from localpower.result import Record, Result
+from localpower.version import __version__
+
+Callback = Callable[[Record, State], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a method, checked."""
+
+    rank: int
+    width: int
+    schedule: Schedule
+    align: str
+    align_at: str
+    steps: int
+
+
+def _iterate(
+    engine: Engine, rng: np.random.Generator, o: Options, schedule: Schedule
+) -> Iterator[State]:
+    start = State(random_basis(engine.columns, o.width, rng).astype(engine.dtype, copy=False))
+    return local_power(engine, start, schedule=schedule, align=o.align, align_at=o.align_at)
+
+
+METHODS: dict[str, Callable[[Engine, np.random.Generator, Options], Iterator[State]]] = {
+    "local_power": lambda e, rng, o: _iterate(e, rng, o, o.schedule),
+    "dpi": lambda e, rng, o: _iterate(e, rng, o, constant(1)),
+    "one_shot": lambda e, rng, o: islice(_iterate(e, rng, o, constant(o.steps)), 1),
+    "uda": lambda e, rng, o: uda(e, o.rank),
+    "wda": lambda e, rng, o: wda(e, o.rank),
+    "aligned_average": lambda e, rng, o: aligned_average(e, o.rank),
+    "dr_svd": lambda e, rng, o: dr_svd(e, o.rank, rng),
+}
+
+
+def svd(
+    data: Any,
+    rank: int,
+    *,
+    method: str = "local_power",
+    steps: int = 4,
+    schedule: str | Iterable[int] | Schedule = "constant",
+    align: str = "procrustes",
+    align_at: str = "server",
+    width: int | None = None,
+    max_rounds: int = 30,
+    tol: float = 0.0,
+    workers: int | None = None,
+    shuffle: bool = False,
+    engine: str | Engine = "threads",
+    center: bool = False,
+    scale: str | None = None,
+    return_u: bool = False,
+    rng: Any = None,
+    callback: Callback | None = None,
+) -> Result:
+    """Truncated singular value decomposition of a matrix whose rows live on many workers.
+
+    Parameters
+    ----------
+    data : array_like, sparse matrix, path, or list of those
+        The rows. A list of matrices or paths is taken as the user's own shards. Paths are to
+        ``.npy``, ``.npz`` (dense under the key ``X``, or a scipy sparse matrix) or svmlight text,
+        plain, gz or bz2. Integers become float64, float32 stays, sparse stays sparse.
+    rank : int
+        How many singular triplets, k.
+    method : str
+        ``"local_power"`` is Algorithm 1 of the paper. ``"dpi"`` takes one step a round,
+        ``"one_shot"`` one round of `steps` steps (give it many). ``"uda"``, ``"wda"``,
+        ``"aligned_average"`` and ``"dr_svd"`` are the one-shot baselines.
+    steps : int
+        Local power iterations per round, p.
+    schedule : str, set of int, or callable
+        How p changes: ``"constant"``, ``"halving"``, ``"linear"`` (the latter two also as
+        ``"halving:3"``, to decay every third round), the set of communication times, or a
+        function from the number of the round to its steps.
+    align : {"procrustes", "signs", "none"}
+        How local bases are aligned before averaging.
+    align_at : {"server", "worker"}
+        ``"server"`` aligns to the largest shard's basis, as the paper; ``"worker"`` to the
+        broadcast basis, which halves the upload.
+    width : int, optional
+        Columns that are iterated, r, at least `rank` (the default).
+    max_rounds : int
+        Rounds of the method at most.
+    tol : float
+        Stop when a round turns the leading `rank` columns of the basis by a sine of at most this.
+        0 does all rounds.
+    workers : int, optional
+        Cut the rows into so many contiguous shards. By default as many as the engine works on at
+        once, or the user's own shards.
+    shuffle : bool
+        Shuffle the rows before they are cut.
+    engine : str or Engine
+        ``"threads"``, ``"processes"``, ``"inline"``, with a number as in ``"processes:4"``; or an
+        engine from `connect`, which is left open.
+    center : bool
+        Subtract the mean of all rows.
+    scale : {None, "max", "minmax", "std"}
+        Divide columns by their largest magnitude (as the paper), by their range after
+        subtracting the minimum, or by their standard deviation; over all rows.
+    return_u : bool
+        Also fetch the left singular vectors.
+    rng : int, numpy.random.Generator or None
+        Seed of the random start and of the shuffle.
+    callback : callable, optional
+        Called as ``callback(record, state)`` after every round; a true value ends the run.
+
+    Returns
+    -------
+    Result
+
+    Examples
+    --------
+    >>> import localpower as lp, numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((1000, 20)) * np.arange(20, 0, -1)
+    >>> result = lp.svd(X, 3, steps=4, schedule="halving", workers=4, rng=0)
+    >>> bool(np.allclose(result.singular_values, np.linalg.svd(X)[1][:3], rtol=1e-3))
+    True
+    >>> len(result.history), result.ledger.phase("iterate").bytes_up
+    (30, 67200)
+    """
+    options = _options(rank, method, steps, schedule, align, align_at, width)
+    _check_run(max_rounds, tol, workers, scale)
+    seed = secrets.randbits(63) if rng is None else rng
+    generator = np.random.default_rng(seed)
+    with ExitStack() as stack:
+        if not isinstance(engine, Engine):
+            engine = stack.enter_context(connect(engine))
+        source = open_source(data)
+        _check_fit(options, source)
+        count = workers or (
+            len(source.pieces) if source.separate else min(engine.size, source.rows)
+        )
+        shards = partition(source, count, generator.spawn(1)[0] if shuffle else None)
+        metered = Metered(engine)
+        metered.place(shards.shards)
+
+        how = _set_up(metered, shards, center, scale)
+        metered.phase = "iterate"
+        states = islice(METHODS[method](metered, generator, options), max_rounds)
+        history, basis = _follow(states, metered, options.rank, tol, callback)
+        metered.phase = "factors"
+        found = factors(metered, basis, options.rank)
+        U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
+
+    ratio, variance = _explained(found, how, source.rows, center)
+    run = {
+        "version": __version__,
+        "method": method,
+        "rank": options.rank,
+        "width": options.width,
+        "steps": options.steps,
+        "schedule": schedule if isinstance(schedule, str) else repr(schedule),
+        "align": align,
+        "align_at": align_at,
+        "max_rounds": max_rounds,
+        "tol": tol,
+        "workers": count,
+        "shuffle": shuffle,
+        "engine": type(engine).__name__.lower(),
+        "center": center,
+        "scale": scale,
+        "seed": int(seed) if isinstance(seed, int | np.integer) else None,
+        "rows": source.rows,
+        "columns": source.columns,
+        "dtype": source.dtype.name,
+    }
+
+    def narrow(x: Array) -> Array:
+        return x.astype(source.dtype, copy=False)
+
+    return Result(
+        components=narrow(found.V.T),
+        singular_values=narrow(np.ldexp(found.singular_values, how.exponent)),
+        U=U,
+        basis=basis,
+        mean=None if how.shift is None else narrow(how.shift),
+        scale=None if how.scale is None else narrow(how.scale),
+        explained_variance=narrow(variance),
+        explained_variance_ratio=narrow(ratio),
+        history=history,
+        ledger=metered.ledger,
+        run=run,
+    )
+
+
+def pca(data: Any, rank: int, *, center: bool = True, **options: Any) -> Result:
+    """Principal component analysis: `svd` of the rows less their mean.
+
+    Takes the parameters of `svd` and returns the same `Result`; principal axes are its
+    `components`, and `Result.transform` gives the scores of rows.
+
+    Examples
+    --------
+    >>> import localpower as lp, numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((500, 4)) * [9, 3, 1, 1] + 100
+    >>> lp.pca(X, 2, method="dpi", rng=0).explained_variance_ratio.round(2)
+    array([0.88, 0.1 ])
+    """
+    return svd(data, rank, center=center, **options)
+
+
+def _set_up(engine: Engine, shards: Partition, center: bool, scale: str | None) -> Columns:
+    """Collect column statistics, refuse what is not finite, and hand out shift and scale."""
+    stats = describe(engine, scale)
+    if stats.bad is not None:
+        row, column = shards.original_row(stats.bad[0]), stats.bad[1]
+        raise DataError(
+            f"data has NaN or infinity, first in row {row}, column {column} (counted from 0); "
+            "remove such rows or fill in values before the fit"
+        )
+    how = columns(stats, center, scale)
+    prepare(engine, how)
+    return how
+
+
+def _follow(
+    states: Iterator[State],
+    engine: Metered,
+    rank: int,
+    tol: float,
+    callback: Callback | None,
+) -> tuple[tuple[Record, ...], Array]:
+    """Run a method to its end, to `tol`, or until the callback says so; keep the history."""
+    history: list[Record] = []
+    basis: Array | None = None
+    steps, seen, before = 0, engine.ledger.rounds, time.perf_counter()
+    for state in states:
+        traffic = Ledger(engine.ledger.records[seen:])
+        now = time.perf_counter()
+        record = Record(
+            round=state.round,
+            steps=state.steps - steps,
+            bytes_up=traffic.bytes_up,
+            bytes_down=traffic.bytes_down,
+            seconds=now - before,
+        )
+        steps, seen, before = state.steps, seen + traffic.rounds, now
+        history.append(record)
+        previous, basis = basis, state.basis
+        if callback is not None and callback(record, state):
+            break
+        if tol and previous is not None and subspace_distance(previous[:, :rank], basis) <= tol:
+            break
+    if basis is None:
+        raise ValueError("schedule gives no round: its first number of steps is 0")
+    return tuple(history), basis
+
+
+def _explained(found: Factors, how: Columns, rows: int, center: bool) -> tuple[Array, Array]:
+    """Share of the total variance along each component, and the variance itself."""
+    freedom = max(rows - 1, 1) if center else rows
+    S = found.singular_values.astype(np.float64)
+    variance = S**2 / freedom
+    if not center:  # less the part of the second moment that is the mean's
+        variance = np.maximum(variance - (how.mean @ found.V) ** 2, 0.0)
+    total = how.squares / freedom
+    with np.errstate(over="ignore"):  # variances of huge data may be infinite; ratios are not
+        return variance / (total or 1.0), np.ldexp(variance, 2 * how.exponent)
+
+
+def _options(
+    rank: int,
+    method: str,
+    steps: int,
+    schedule: str | Iterable[int] | Schedule,
+    align: str,
+    align_at: str,
+    width: int | None,
+) -> Options:
+    rank, steps = _positive("rank", rank), _positive("steps", steps)
+    width = rank if width is None else _positive("width", width)
+    if width < rank:
+        raise ValueError(f"width={width} is below rank={rank}; iterate at least that many columns")
+    _one_of("method", method, METHODS)
+    _one_of("align", align, ALIGNMENTS)
+    _one_of("align_at", align_at, ("server", "worker"))
+    return Options(rank, width, parse(schedule, steps), align, align_at, steps)
+
+
+def _check_run(max_rounds: int, tol: float, workers: int | None, scale: str | None) -> None:
+    _positive("max_rounds", max_rounds)
+    if not 0 <= tol < 1:
+        raise ValueError(f"tol={tol} is the sine of an angle: take 0 <= tol < 1")
+    if workers is not None:
+        _positive("workers", workers)
+    if scale is not None:
+        _one_of("scale", scale, SCALES)
+
+
+def _check_fit(options: Options, source: Source) -> None:
+    """Check the options against the shape of the data."""
+    n, d = source.rows, source.columns
+    if options.rank > min(n, d):
+        raise ValueError(
+            f"rank={options.rank} is more than data with n_samples={n} and n_features={d} has; "
+            f"take 1 to {min(n, d)}"
+        )
+    if options.width > d:
+        raise ValueError(f"width={options.width} is more than n_features={d}; take at most that")
+
+
+def _positive(name: str, value: Any) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} must be a whole number") from None
+    if isinstance(value, bool) or number < 1:
+        raise ValueError(f"{name}={value!r} must be 1 or more")
+    return number
+
+
+def _one_of(name: str, value: Any, known: Iterable[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}={value!r} is not known: take one of {', '.join(known)}")

@@ -1,0 +1,267 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+import numpy as np
+
+from localpower.api import METHODS, svd
+from localpower.core.alignment import ALIGNMENTS
+from localpower.core.errors import LocalPowerError
+from localpower.core.local_power import State
+from localpower.core.scaling import SCALES
+from localpower.result import Record, Result
+from localpower.version import __version__
+
+FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.command(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return _complain("interrupted; nothing was written", INTERRUPTED)
+    except (LocalPowerError, OSError, MemoryError) as error:
+        return _complain(_reason(error), FAILED)
+    except (ValueError, TypeError) as error:
+        return _complain(_reason(error), BAD_USAGE)
+    return 0
+
+
+def fit(options: argparse.Namespace) -> None:
+    """``localpower fit``."""
+    table = Table(sys.stderr if options.json else sys.stdout, quiet=options.json)
+    result = svd(
+        options.data[0] if len(options.data) == 1 else options.data,
+        options.rank,
+        method=options.method,
+        steps=options.steps,
+        schedule=options.schedule,
+        align=options.align,
+        align_at=options.align_at,
+        width=options.width,
+        max_rounds=options.max_rounds,
+        tol=options.tol,
+        workers=options.workers,
+        shuffle=options.shuffle,
+        engine=options.engine,
+        center=options.center,
+        scale=options.scale,
+        rng=options.seed,
+        callback=table.row,
+    )
+    if options.output is not None:
+        result.save(options.output)
+    _show(result, options.json, options.output)
+
+
+def transform(options: argparse.Namespace) -> None:
+    """``localpower transform``."""
+    output = Path(options.output)
+    if output.suffix not in (".npy", ".csv"):
+        raise ValueError(f"-o {output}: scores are written as .npy or .csv; give such a name")
+    data = options.data[0] if len(options.data) == 1 else options.data
+    scores = Result.load(options.model).transform(data)
+    if output.suffix == ".npy":
+        np.save(output, scores)
+    else:
+        np.savetxt(output, scores, delimiter=",", fmt="%.17g")
+    print(f"{scores.shape[0]} rows on {scores.shape[1]} components -> {output}")
+
+
+def inspect(options: argparse.Namespace) -> None:
+    """``localpower inspect``."""
+    _show(Result.load(options.model), options.json, None)
+
+
+class Table:
+    """The rounds of a run, as they come: in place on a terminal, a line each elsewhere."""
+
+    COLUMNS = f"{'round':>6} {'p':>5} {'up':>10} {'down':>10} {'seconds':>8}"
+    WINDOW = 12
+
+    def __init__(self, stream: TextIO, quiet: bool) -> None:
+        self.stream = stream
+        self.live = stream.isatty()
+        self.silent = quiet and not self.live
+        self.rows: list[str] = []
+
+    def row(self, record: Record, state: State) -> None:
+        """Add a round; the callback of `svd`."""
+        if self.silent:
+            return
+        if not self.rows:
+            print(self.COLUMNS, file=self.stream)
+        drawn = min(len(self.rows), self.WINDOW)
+        self.rows.append(
+            f"{record.round:>6} {record.steps:>5} {_size(record.bytes_up):>10} "
+            f"{_size(record.bytes_down):>10} {record.seconds:>8.3f}"
+        )
+        if self.live and drawn == self.WINDOW:  # redraw the window one row further on
+            window = "\n".join(f"\x1b[K{row}" for row in self.rows[-self.WINDOW :])
+            print(f"\x1b[{drawn}A{window}", file=self.stream, flush=True)
+        else:
+            print(self.rows[-1], file=self.stream, flush=True)
+
+
+def _show(result: Result, as_json: bool, path: str | None) -> None:
+    if as_json:
+        print(json.dumps(_summary(result, path), indent=1))
+        return
+    run, ledger = result.run, result.ledger
+    print(
+        f"{run['method']}: rank {run['rank']} of {run['rows']} x {run['columns']} {run['dtype']} "
+        f"in {run['workers']} shards, {len(result.history)} rounds, seed {run['seed']}"
+    )
+    print(
+        f"moved {_size(ledger.bytes_up)} up and {_size(ledger.bytes_down)} down in "
+        f"{ledger.messages} messages, set-up and factors included"
+    )
+    print(f"{'component':>9} {'singular value':>16} {'explained':>10}")
+    pairs = zip(result.singular_values, result.explained_variance_ratio, strict=True)
+    for number, (value, ratio) in enumerate(pairs, start=1):
+        print(f"{number:>9} {value:>16.8g} {ratio:>10.2%}")
+    if path is not None:
+        print(f"-> {path}")
+
+
+def _summary(result: Result, path: str | None) -> dict[str, Any]:
+    ledger = result.ledger
+    return {
+        "model": path,
+        "run": dict(result.run),
+        "singular_values": result.singular_values.tolist(),
+        "explained_variance_ratio": result.explained_variance_ratio.tolist(),
+        "history": [asdict(record) for record in result.history],
+        "ledger": {
+            "rounds": ledger.rounds,
+            "messages": ledger.messages,
+            "bytes_up": ledger.bytes_up,
+            "bytes_down": ledger.bytes_down,
+        },
+    }
+
+
+def _size(count: int) -> str:
+    """Bytes for people: 1536 is 1.5 kB (1000 bytes each)."""
+    size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.3g} {units[0]}"
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"out of memory ({error}); use more and smaller shards, or fewer workers"
+    return str(error)
+
+
+def _complain(reason: str, status: int) -> int:
+    print(f"localpower: {reason}", file=sys.stderr)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="localpower",
+        description="Truncated SVD and PCA of rows on many workers, with little communication.",
+        epilog="example: localpower fit rows.npy -k 5 --center -o model",
+    )
+    parser.add_argument("--version", action="version", version=f"localpower {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_fit(commands)
+
+    command = commands.add_parser(
+        "transform",
+        help="project rows on the components of a model",
+        description="example: localpower transform model rows.npy -o scores.npy",
+    )
+    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
+    command.add_argument("data", metavar="DATA", nargs="+", help="file(s) of rows")
+    command.add_argument("-o", "--output", required=True, metavar="FILE", help=".npy or .csv")
+    command.set_defaults(command=transform)
+
+    command = commands.add_parser(
+        "inspect",
+        help="show what a model is and how it came about",
+        description="example: localpower inspect model",
+    )
+    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(command=inspect)
+    return parser
+
+
+def _add_fit(commands: Any) -> None:
+    command = commands.add_parser(
+        "fit",
+        help="factorise rows and write a model",
+        description="example: localpower fit rows.npy -k 5 -p 4 --workers 20 -o model",
+    )
+    add = command.add_argument
+    add(
+        "data",
+        metavar="DATA",
+        nargs="+",
+        help=".npy, .npz or svmlight file (.gz, .bz2); several files are one shard each",
+    )
+    add("-k", "--rank", type=int, required=True, metavar="K", help="number of components")
+    add("-o", "--output", metavar="MODEL", help="directory to write the model to")
+    add(
+        "--method",
+        default="local_power",
+        choices=list(METHODS),
+        metavar="NAME",
+        help=_names(METHODS),
+    )
+    add("-p", "--steps", type=int, default=4, metavar="P", help="local steps per round (4)")
+    add("--schedule", type=_schedule, default="constant", metavar="NAME",
+        help="constant, halving, linear, halving:3, or times: 0,4,8,10")  # fmt: skip
+    add(
+        "--align",
+        default="procrustes",
+        choices=list(ALIGNMENTS),
+        metavar="NAME",
+        help=_names(ALIGNMENTS),
+    )
+    add("--align-at", default="server", choices=["server", "worker"], metavar="WHERE",
+        help="server, or worker (half the upload)")  # fmt: skip
+    add("--width", type=int, metavar="R", help="columns that are iterated (K)")
+    add("--max-rounds", type=int, default=30, metavar="N", help="rounds at most (30)")
+    add("--tol", type=float, default=0.0, metavar="SINE", help="stop when a round turns less (0)")
+    add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
+    add("--shuffle", action="store_true", help="shuffle rows before they are cut")
+    add("--engine", default="threads", metavar="NAME", help="threads, processes:4, inline")
+    add("--center", action="store_true", help="subtract the mean: PCA")
+    add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
+    add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")
+    add("--json", action="store_true", help="print JSON instead of tables")
+    command.set_defaults(command=fit)
+
+
+def _names(known: Any) -> str:
+    return ", ".join(known)
+
+
+def _schedule(text: str) -> str | set[int]:
+    return {int(time) for time in text.split(",")} if "," in text else text
+
+
+def entry() -> NoReturn:
+    """Run as a program."""
+    sys.exit(main())

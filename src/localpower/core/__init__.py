@@ -1,0 +1,1 @@
+"""The mathematics: numpy and scipy only, no engine, no file format."""

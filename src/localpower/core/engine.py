@@ -1,0 +1,71 @@
+"""The interface between methods and the places where shards live."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from localpower.core.linalg import fold
+from localpower.core.shard import Shard
+from localpower.core.tasks import Task
+
+R = TypeVar("R")
+
+
+class Engine(ABC):
+    """Holds shards and runs tasks on them.
+
+    An adapter writes `place`, `map` and `close`. After `place`, `rows` tells how many rows each
+    shard has, `columns` and `dtype` what all have. Placing again replaces the shards.
+    """
+
+    rows: Sequence[int] = ()
+    columns: int = 0
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many shards are worked on at the same time."""
+
+    def place(self, shards: Sequence[Shard]) -> None:
+        """Bring the shards to their workers, once."""
+        self.rows = [shard.rows for shard in shards]
+        self.columns = shards[0].columns
+        self.dtype = shards[0].dtype
+
+    @abstractmethod
+    def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
+        """Run a task on every shard; yield the replies in shard order, or in `order`."""
+
+    def numbers(self, order: Iterable[int] | None = None) -> Sequence[int]:
+        """Shard numbers in `order`, by default all of them."""
+        return range(len(self.rows)) if order is None else list(order)
+
+    def anchor_first(self) -> list[int]:
+        """All shard numbers, the anchor before the others: the one with the most rows."""
+        anchor = max(range(len(self.rows)), key=lambda i: (self.rows[i], -i))
+        return [anchor, *(i for i in range(len(self.rows)) if i != anchor)]
+
+    def sum(self, task: Task[R]) -> R:
+        """Run a task on every shard and add the replies, always in the same order."""
+        return fold(self.map(task), len(self.rows))
+
+    def close(self) -> None:
+        """Release the shards and whatever was started for them."""
+        self.rows = ()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

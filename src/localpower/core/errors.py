@@ -1,0 +1,43 @@
+"""What can go wrong, besides a plain ``ValueError`` or ``TypeError`` for a bad argument.
+
+::
+
+    LocalPowerError
+    ├── DataError (ValueError)        rows that cannot be used: not finite, torn file, bad line
+    ├── EngineError (RuntimeError)
+    │   ├── WorkerLost                a worker is gone: killed, crashed, out of memory
+    │   └── WorkerFailed              a worker is there, but its task raised
+    ├── WireError                     a message that does not follow the format
+    └── MissingExtra (ImportError)    an optional library is not installed
+"""
+
+
+class LocalPowerError(Exception):
+    """Base of all exceptions of this package."""
+
+
+class DataError(LocalPowerError, ValueError):
+    """The rows given cannot be used; the message says where and what to do."""
+
+
+class EngineError(LocalPowerError, RuntimeError):
+    """An engine could not finish a round."""
+
+
+class WorkerLost(EngineError):
+    """A worker ended before it replied."""
+
+
+class WorkerFailed(EngineError):
+    """A task raised on a worker; the message carries the worker's traceback."""
+
+
+class WireError(LocalPowerError):
+    """A message does not follow the wire format."""
+
+
+class MissingExtra(LocalPowerError, ImportError):
+    """An optional library is missing; the message names the extra to install."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an extra: pip install 'localpower[{extra}]'")

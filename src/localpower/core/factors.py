@@ -1,0 +1,57 @@
+"""From a basis to singular values and vectors, by one small round of R factors.
+
+Every shard factors ``A_i Z = Q_i R_i`` and sends ``R_i``. With ``[R_1; …; R_m] = P S Wᵀ`` the
+singular values are S, the right vectors ``Z W``, the left ones ``Q_i P_i``, which stay with their
+shards until somebody asks. Eigenvalues of ``ZᵀMZ`` would lose half the digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from localpower.core.engine import Engine
+from localpower.core.linalg import Array
+from localpower.core.tasks import LeftVectors, Rows, Scatter, Triangle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factors:
+    """Singular values (k,), right vectors (d, k), and the task that makes the left ones."""
+
+    singular_values: Array
+    V: Array
+    left: Scatter[Rows]
+
+    def left_vectors(self, engine: Engine) -> Array:
+        """Fetch the left vectors, (n, k), rows in shard order."""
+        return np.vstack([reply.rows for reply in engine.map(self.left)])
+
+
+def factors(engine: Engine, basis: Array, rank: int) -> Factors:
+    """Leading `rank` singular triplets of the data within the span of `basis`, (d, r).
+
+    Each right vector's entry of largest magnitude is positive.
+    """
+    R = triangles(engine, basis)
+    P, S, Wt = np.linalg.svd(np.vstack(R), full_matrices=False)
+    V = basis @ Wt[:rank].T
+    signs = np.where(V[np.abs(V).argmax(axis=0), np.arange(rank)] < 0, -1.0, 1.0).astype(V.dtype)
+    blocks = split_rows(P[:, :rank] * signs, R)
+    return Factors(
+        singular_values=S[:rank],
+        V=V * signs,
+        left=Scatter([LeftVectors(basis, block) for block in blocks]),
+    )
+
+
+def triangles(engine: Engine, basis: Array) -> list[Array]:
+    """R factors of ``A_i Z`` of all shards, in order."""
+    return [reply.R for reply in engine.map(Triangle(basis))]
+
+
+def split_rows(stacked: Array, like: Sequence[Array]) -> list[Array]:
+    """Cut a stack into blocks with the row counts of `like`."""
+    return np.split(stacked, np.cumsum([len(block) for block in like])[:-1])

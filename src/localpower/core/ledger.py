@@ -1,0 +1,89 @@
+"""The account of what was communicated: every round, exact.
+
+A message is what passes between the coordinator and one shard in one direction, as if every shard
+were a machine of its own. Words are entries of its arrays, bytes what those take. The name of the
+message, shapes and a few scalars (under 300 bytes on our own wire) are not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: a broadcast or scatter of `task`, and the replies.
+
+    `phase` is ``"setup"`` (statistics of the columns), ``"iterate"`` (the method itself) or
+    ``"factors"`` (from the basis to singular values and vectors).
+    """
+
+    phase: str
+    task: str
+    messages: int = 0
+    words_up: int = 0
+    words_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """All rounds of a run in order, and their totals.
+
+    Examples
+    --------
+    >>> ledger = Ledger((Round("setup", "Describe", 4, words_up=6, bytes_up=48),
+    ...                  Round("iterate", "PowerSteps", 4, 20, 20, 160, 160)))
+    >>> ledger.rounds, ledger.messages, ledger.bytes_up, ledger.phase("iterate").bytes_up
+    (2, 8, 208, 160)
+    """
+
+    records: tuple[Round, ...] = ()
+
+    def phase(self, name: str) -> Ledger:
+        """Return the account of one phase alone."""
+        return Ledger(tuple(record for record in self.records if record.phase == name))
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in all."""
+        return len(self.records)
+
+    @property
+    def messages(self) -> int:
+        """Messages in all, both directions."""
+        return sum(record.messages for record in self.records)
+
+    @property
+    def words_up(self) -> int:
+        """Words from the shards to the coordinator."""
+        return sum(record.words_up for record in self.records)
+
+    @property
+    def words_down(self) -> int:
+        """Words from the coordinator to the shards."""
+        return sum(record.words_down for record in self.records)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes from the shards to the coordinator."""
+        return sum(record.bytes_up for record in self.records)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes from the coordinator to the shards."""
+        return sum(record.bytes_down for record in self.records)
+
+
+def weigh(message: Any) -> tuple[int, int]:
+    """Words and bytes of one task or reply."""
+    arrays = [
+        value
+        for value in (getattr(message, entry.name) for entry in fields(message))
+        if isinstance(value, np.ndarray)
+    ]
+    return sum(a.size for a in arrays), sum(a.nbytes for a in arrays)

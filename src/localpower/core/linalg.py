@@ -1,0 +1,54 @@
+"""The few building blocks that the methods share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from itertools import islice
+from operator import add
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating[Any]]
+T = TypeVar("T")
+
+FAN_IN = 8
+
+
+def orth(Y: Array) -> Array:
+    """Orthonormal basis of the columns of `Y`, by Householder QR.
+
+    The result has as many columns as `Y` even when those are dependent or zero: the missing
+    directions are filled with orthonormal ones, so a poor shard never yields a NaN.
+    """
+    return np.linalg.qr(Y)[0]
+
+
+def widen(Z: Array, width: int) -> Array:
+    """Orthonormal basis of `width` columns that starts with the span of `Z`."""
+    missing = np.zeros((Z.shape[0], max(0, width - Z.shape[1])), dtype=Z.dtype)
+    return orth(np.hstack([Z, missing]))[:, :width]
+
+
+def random_basis(columns: int, width: int, rng: np.random.Generator) -> Array:
+    """Draw the common start: a Gaussian (columns, width) matrix, orthonormalised."""
+    return orth(rng.standard_normal((columns, width)))
+
+
+def fold(items: Iterable[T], count: int) -> T:
+    """Add `count` items in one fixed order: in groups of eight, then the groups likewise.
+
+    The order depends on `count` alone, so every engine returns the same bits; groups can be added
+    on different workers; and one partial sum per level is all that is held.
+    """
+    while count > FAN_IN:
+        items, count = _groups(items), -(-count // FAN_IN)
+    return reduce(add, items)
+
+
+def _groups(items: Iterable[T]) -> Iterator[T]:
+    items = iter(items)
+    for first in items:
+        yield reduce(add, islice(items, FAN_IN - 1), first)

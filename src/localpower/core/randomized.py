@@ -1,0 +1,31 @@
+"""DR-SVD: randomised SVD with its rows on many shards, an appendix algorithm of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from localpower.core.engine import Engine
+from localpower.core.factors import split_rows, triangles
+from localpower.core.linalg import orth, widen
+from localpower.core.local_power import State
+from localpower.core.tasks import PowerSteps, ProjectRows, Scatter
+
+
+def dr_svd(engine: Engine, rank: int, rng: np.random.Generator) -> Iterator[State]:
+    """``Y = A AᵀA Ω``, ``Q = orth(Y)``, ``B = QᵀA``; the top right singular vectors of ``B``.
+
+    The rows of ``Q`` stay with their shards: each factors its own ``A_i W``, where ``W = AᵀAΩ``,
+    sends the triangle, and receives its block of the orthonormal factor of all triangles. ``W``
+    is sent again with the block, so that no worker has to remember anything between rounds.
+    """
+    d = engine.columns
+    Omega = rng.standard_normal((d, rank + (d - rank) // 4)).astype(engine.dtype)
+    W = engine.sum(PowerSteps(Omega, steps=1)).product
+    W = (W / (np.abs(W).max() or 1.0)).astype(engine.dtype)
+    R = triangles(engine, W)
+    blocks = split_rows(orth(np.vstack(R)), R)
+    Bt = engine.sum(Scatter([ProjectRows(W, block) for block in blocks])).product
+    V = np.linalg.svd(Bt, full_matrices=False)[0][:, :rank]
+    yield State(widen(V, rank).astype(engine.dtype, copy=False), round=3, steps=2)

@@ -1,0 +1,94 @@
+"""Centring and scaling from global statistics: one round to collect them, one to hand them out.
+
+The mean is that of all rows, never a shard's own: subtracting those would lose the variance
+between shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from localpower.core.engine import Engine
+from localpower.core.linalg import Array
+from localpower.core.moments import Moments
+from localpower.core.tasks import Describe, Prepare
+
+
+def column_maximum(stats: Moments) -> Array:
+    """Largest magnitude of each column, the paper's scaling."""
+    return np.maximum(np.abs(stats.low), np.abs(stats.high))
+
+
+def column_range(stats: Moments) -> Array:
+    """Maximum less minimum of each column."""
+    return stats.high - stats.low
+
+
+def standard_deviation(stats: Moments) -> Array:
+    """Root of the mean squared deviation of each column; 0 where that is rounding error."""
+    deviation = np.sqrt(stats.m2 / max(stats.rows, 1))
+    noise = stats.rows * np.finfo(float).eps * np.abs(stats.mean)
+    return np.ldexp(np.where(deviation > noise, deviation, 0.0), stats.exponent)
+
+
+SCALES: dict[str, Callable[[Moments], Array]] = {
+    "max": column_maximum,
+    "minmax": column_range,
+    "std": standard_deviation,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """How rows enter the factorisation: as ``(a - shift) / scale``, times ``2**-exponent``.
+
+    The power of two is exact; it keeps products of huge or tiny data within the number format.
+    `mean` (d,) and `squares` describe the rows so transformed: their mean, and the sum of their
+    squared deviations from it.
+    """
+
+    shift: Array | None
+    scale: Array | None
+    exponent: int
+    mean: Array
+    squares: float
+
+    @property
+    def factor(self) -> Array | float:
+        """What the columns are multiplied by."""
+        return 2.0**-self.exponent if self.scale is None else 1.0 / self.scale
+
+
+def columns(stats: Moments, center: bool, scale: str | None) -> Columns:
+    """Decide shift and scale from the statistics of all rows."""
+    mean = np.ldexp(stats.mean, stats.exponent)
+    divisor = None if scale is None else SCALES[scale](stats)
+    if divisor is not None:
+        divisor[divisor == 0] = 1.0
+    shift = mean if center else stats.low if scale == "minmax" else None
+    exponent = stats.exponent if scale is None else 0
+
+    def transformed(x: Array) -> Array:
+        return np.ldexp(x, stats.exponent - exponent) / (1.0 if divisor is None else divisor)
+
+    offset = 0.0 if shift is None else np.ldexp(shift, -stats.exponent)
+    return Columns(
+        shift=shift,
+        scale=divisor,
+        exponent=exponent,
+        mean=transformed(stats.mean - offset),
+        squares=float(np.square(transformed(np.sqrt(stats.m2))).sum()),
+    )
+
+
+def describe(engine: Engine, scale: str | None) -> Moments:
+    """Collect the statistics of all rows, with column extremes where `scale` needs them."""
+    return engine.sum(Describe(extremes=scale in ("max", "minmax")))
+
+
+def prepare(engine: Engine, how: Columns) -> None:
+    """Tell every shard how its rows enter the factorisation."""
+    engine.sum(Prepare(how.shift, how.factor))

@@ -1,0 +1,86 @@
+"""Schedules: how many local steps each round takes.
+
+A schedule maps the number of the round, from 0, to its steps p; 0 ends the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from operator import index
+
+Schedule = Callable[[int], int]
+
+
+def constant(steps: int) -> Schedule:
+    """Take `steps` in every round: ``I_T = {0, p, 2p, …}``."""
+    return lambda _: steps
+
+
+def halving(steps: int, every: int = 1) -> Schedule:
+    """Halve the steps every `every` rounds, down to one: the paper's decay.
+
+    Examples
+    --------
+    >>> [halving(8, every=2)(t) for t in range(7)]
+    [8, 8, 4, 4, 2, 2, 1]
+    """
+    return lambda t: max(1, steps >> (t // every))
+
+
+def linear(steps: int, every: int = 1) -> Schedule:
+    """Take one step less every `every` rounds, down to one."""
+    return lambda t: max(1, steps - t // every)
+
+
+def at(times: Iterable[int]) -> Schedule:
+    """Communicate exactly at the given times, the paper's set ``I_T``.
+
+    Examples
+    --------
+    >>> schedule = at({0, 4, 6, 7})
+    >>> [schedule(t) for t in range(4)]
+    [4, 2, 1, 0]
+    """
+    moments = sorted({0, *(index(time) for time in times)})
+    if moments[0] < 0 or len(moments) < 2:
+        raise ValueError(
+            f"schedule={moments} needs at least one communication time after 0, and none "
+            "below it: give a set such as {0, 4, 8}"
+        )
+    steps = [later - earlier for earlier, later in pairwise(moments)]
+    return lambda t: steps[t] if t < len(steps) else 0
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": constant,
+    "halving": halving,
+    "linear": linear,
+}
+
+
+def parse(schedule: str | Iterable[int] | Schedule, steps: int) -> Schedule:
+    """Turn what a user may give as ``schedule=`` into a schedule.
+
+    Accepts a name (``"halving"``, or ``"halving:3"`` for every third round), a set of
+    communication times, or a function from the round to its steps.
+    """
+    if callable(schedule):
+        return schedule
+    if isinstance(schedule, str):
+        name, _, every = schedule.partition(":")
+        if name not in SCHEDULES or (every and (name == "constant" or not every.isdecimal())):
+            raise ValueError(
+                f"schedule={schedule!r} is not known: take one of {', '.join(SCHEDULES)}, "
+                "'halving:3' to halve every third round, a set of communication times, or a "
+                "function from the round to its steps"
+            )
+        if every and int(every) == 0:
+            raise ValueError(f"schedule={schedule!r}: decay every 1 or more rounds, not every 0")
+        return SCHEDULES[name](steps, int(every)) if every else SCHEDULES[name](steps)
+    try:
+        return at(schedule)
+    except TypeError:
+        raise TypeError(
+            f"schedule={schedule!r} must be a name, a set of communication times or a function"
+        ) from None

@@ -1,0 +1,188 @@
+"""Tasks, replies and shards as bytes: the only serialisation there is.
+
+A frame is ``b"LPW1"``, the length of a header, the header, and the raw bytes of its arrays. The
+header is JSON: a tree of scalars in which an array stands as ``{"array": number}``. Message types
+come from one closed list and array types from another, and sizes are checked before anything is
+allocated. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from localpower.core import tasks
+from localpower.core.errors import WireError
+from localpower.core.moments import Moments
+from localpower.core.shard import Shard
+
+MAGIC = b"LPW1"
+PREFIX = struct.Struct("<4sI")
+MAX_HEADER = 1 << 24
+ARRAY_TYPES = {np.dtype(kind).newbyteorder("<").str for kind in "efdbhiqBHIQ?"}
+
+MESSAGES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *(tasks.Describe, tasks.Prepare, tasks.PowerSteps, tasks.Triangle, tasks.LeftVectors),
+        *(tasks.ProjectRows, tasks.TopVectors),
+        *(Moments, tasks.Done, tasks.Product, tasks.Factor, tasks.Rows, tasks.Eigenvectors),
+        Shard,
+    )
+}
+
+
+def register(kind: type) -> type:
+    """Add a message type to the closed list; a decorator for engines' own messages."""
+    MESSAGES[kind.__name__] = kind
+    return kind
+
+
+def encode(message: Any) -> Iterator[bytes | memoryview]:
+    """Yield a message's frame piece by piece, without copying its arrays."""
+    arrays: list[np.ndarray[Any, Any]] = []
+    tree = _to_tree(message, arrays)
+    kinds = [[array.dtype.str, list(array.shape)] for array in arrays]
+    header = json.dumps({"message": tree, "arrays": kinds}).encode()
+    yield PREFIX.pack(MAGIC, len(header)) + header
+    for array in arrays:
+        if array.size:
+            yield memoryview(array.data).cast("B")
+
+
+def send(message: Any, stream: BinaryIO) -> None:
+    """Write a message's frame to a binary stream."""
+    for part in encode(message):
+        stream.write(part)
+    stream.flush()
+
+
+def receive(stream: BinaryIO, max_bytes: int, files: bool = False) -> Any:
+    """Read one message, of at most `max_bytes` of arrays, from a binary stream.
+
+    Raises `EOFError` where the stream ends. `files` allows references to mapped files; set it only
+    towards a process of the same user.
+    """
+    magic, length = PREFIX.unpack(_read(stream, bytearray(PREFIX.size)))
+    if magic != MAGIC or length > MAX_HEADER:
+        raise WireError(f"not a frame of this version: it starts with {magic!r}, {length} bytes")
+    try:
+        header = json.loads(bytes(_read(stream, bytearray(length))))
+        kinds = [(np.dtype(_known_type(kind)), tuple(shape)) for kind, shape in header["arrays"]]
+        size = sum(dtype.itemsize * _count(shape) for dtype, shape in kinds)
+        if size > max_bytes:
+            raise WireError(f"a message of {size} bytes where at most {max_bytes} are expected")
+        arrays = [_read_array(stream, dtype, shape) for dtype, shape in kinds]
+        return _from_tree(header["message"], arrays, files)
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+        raise WireError(f"malformed message: {error}") from error
+
+
+def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.memmap) and (mapped := _mapped_file(value)) is not None:
+        return mapped
+    if isinstance(value, np.ndarray):
+        arrays.append(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")))
+        return {"array": len(arrays) - 1}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.dtype):
+        return {"dtype": value.str}
+    if isinstance(value, tuple | list):
+        return {"list": [_to_tree(item, arrays) for item in value]}
+    if is_dataclass(value) and type(value).__name__ in MESSAGES:
+        content = {f.name: _to_tree(getattr(value, f.name), arrays) for f in fields(value)}
+        return {"type": type(value).__name__, "fields": content}
+    if hasattr(value, "indptr"):
+        parts = [_to_tree(part, arrays) for part in (value.data, value.indices, value.indptr)]
+        return {"csr": parts, "shape": list(value.shape)}
+    raise TypeError(f"{type(value).__name__} cannot be sent")
+
+
+def _from_tree(tree: Any, arrays: list[np.ndarray[Any, Any]], files: bool) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    if "array" in tree:
+        return arrays[tree["array"]]
+    if "list" in tree:
+        return tuple(_from_tree(item, arrays, files) for item in tree["list"])
+    if "dtype" in tree:
+        return np.dtype(_known_type(tree["dtype"]))
+    if "type" in tree:
+        content = {k: _from_tree(v, arrays, files) for k, v in tree["fields"].items()}
+        return MESSAGES[tree["type"]](**content)
+    if "csr" in tree:
+        from scipy.sparse import csr_array
+
+        parts = tuple(_from_tree(part, arrays, files) for part in tree["csr"])
+        matrix = csr_array(parts, shape=tuple(tree["shape"]))
+        matrix.check_format(full_check=True)
+        return matrix
+    if "file" in tree and files:
+        kind, shape = np.dtype(_known_type(tree["kind"])), tuple(tree["shape"])
+        return np.memmap(tree["file"], kind, "r", tree["offset"], shape)
+    raise ValueError(f"unknown entry {sorted(tree)}")
+
+
+def _mapped_file(array: np.memmap[Any, Any]) -> dict[str, Any] | None:
+    """Where in which file the entries stand, if another process can map them too."""
+    private = array.mode == "c" or not array.filename or not os.path.exists(array.filename)
+    if (
+        private
+        or not array.flags.c_contiguous
+        or array.dtype.str not in ARRAY_TYPES
+        or not array.size
+    ):
+        return None
+    start = np.frombuffer(array._mmap, np.uint8).ctypes.data  # type: ignore[attr-defined]
+    offset = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    return {
+        "file": str(array.filename),
+        "offset": offset + array.ctypes.data - start,
+        "kind": array.dtype.str,
+        "shape": list(array.shape),
+    }
+
+
+def _known_type(kind: Any) -> str:
+    if kind not in ARRAY_TYPES:
+        raise ValueError(f"array type {kind!r}")
+    return str(kind)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    if len(shape) > 2 or not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise ValueError(f"array shape {shape!r}")
+    return math.prod(shape)
+
+
+def _read(stream: BinaryIO, buffer: bytearray) -> bytearray:
+    _fill(stream, memoryview(buffer))
+    return buffer
+
+
+def _read_array(
+    stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    array = np.empty(shape, dtype)
+    if array.size:
+        _fill(stream, memoryview(array.data).cast("B"))
+    return array
+
+
+def _fill(stream: BinaryIO, view: memoryview) -> None:
+    while len(view):
+        count = stream.readinto(view)  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError("the stream ended")
+        view = view[count:]

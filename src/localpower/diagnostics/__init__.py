@@ -1,0 +1,1 @@
+"""Measures of the theory: they read results, and no method ever calls them."""

@@ -1,0 +1,1 @@
+"""Where shards live: one file per engine, its library imported on use."""

@@ -1,0 +1,63 @@
+"""The default engine: shards in this process, worked on by as many threads as there are cores."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TypeVar
+
+from localpower.core.engine import Engine
+from localpower.core.local_matrix import LocalMatrix
+from localpower.core.shard import Shard
+from localpower.core.tasks import Task
+from localpower.engines.blas import one_blas_thread
+
+R = TypeVar("R")
+
+
+def cores() -> int:
+    """Count the cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+class Threads(Engine):
+    """Runs tasks on a pool of threads; BLAS is kept at one thread meanwhile."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self._size = size or cores()
+        self._open = ExitStack()
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def place(self, shards: Sequence[Shard]) -> None:
+        self.close()
+        super().place(shards)
+        self._matrices = [LocalMatrix(shard) for shard in shards]
+        self._open.enter_context(one_blas_thread())
+        self._pool = self._open.enter_context(ThreadPoolExecutor(self._size, "localpower"))
+
+    def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
+        waiting: deque[Future[R]] = deque()
+        try:
+            for number in self.numbers(order):
+                if len(waiting) > self._size:  # bounds what is finished ahead but not yet taken
+                    yield waiting.popleft().result()
+                waiting.append(self._pool.submit(task.for_shard(number), self._matrices[number]))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        self._open.close()
+        self._matrices = []
+        super().close()

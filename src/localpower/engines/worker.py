@@ -1,0 +1,78 @@
+"""A worker process: reads messages from standard input, holds shards, writes replies.
+
+Started by `localpower.engines.processes`. It ends when its input does, which is also what happens
+when the coordinator dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from localpower.core import wire
+from localpower.core.local_matrix import LocalMatrix
+from localpower.core.shard import Shard
+from localpower.core.tasks import Done, Task
+
+MAX_BYTES = 1 << 44  # the coordinator is our own parent: only nonsense is refused
+
+
+@wire.register
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Hold this shard; replied to by `Done`."""
+
+    number: int
+    shard: Shard
+
+
+@wire.register
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Run a task on these shards in this order; one reply each."""
+
+    task: Task[Any]
+    numbers: tuple[int, ...]
+
+
+@wire.register
+@dataclass(frozen=True, slots=True, eq=False)
+class Failure:
+    """What a worker replies when a task raised."""
+
+    traceback: str
+
+
+def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
+    """Answer messages until the input ends."""
+    matrices: dict[int, LocalMatrix] = {}
+    while True:
+        try:
+            message = wire.receive(incoming, MAX_BYTES, files=True)
+        except EOFError:
+            return
+        if isinstance(message, Place):
+            matrices[message.number] = LocalMatrix(message.shard)
+            wire.send(Done(), outgoing)
+            continue
+        for number in message.numbers:
+            try:
+                reply = message.task(matrices[number])
+            except Exception:
+                reply = Failure(traceback.format_exc())
+            wire.send(reply, outgoing)
+
+
+def main() -> None:
+    """Serve on the standard streams, which are kept clear of prints and of Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(sys.stderr.fileno(), 1)
+    try:
+        serve(incoming, outgoing)
+    except BrokenPipeError:  # the coordinator is gone
+        os._exit(0)

@@ -1,0 +1,64 @@
+"""Wrappers that add something to any engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from localpower.core.engine import Engine
+from localpower.core.ledger import Ledger, Round, weigh
+from localpower.core.shard import Shard
+from localpower.core.tasks import Scatter, Task
+
+R = TypeVar("R")
+
+
+class Metered(Engine):
+    """Keeps the account of every round that passes through; `phase` names what rounds are for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._rounds: list[Round] = []
+        self.phase = "setup"
+
+    @property
+    def ledger(self) -> Ledger:
+        """The account so far."""
+        return Ledger(tuple(self._rounds))
+
+    @property
+    def size(self) -> int:
+        return self._engine.size
+
+    def place(self, shards: Sequence[Shard]) -> None:
+        super().place(shards)
+        self._engine.place(shards)
+
+    def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
+        numbers = self.numbers(order)
+        replies = []
+        for reply in self._engine.map(task, numbers):
+            replies.append(weigh(reply))
+            yield reply
+        self._enter(task, numbers, replies)
+
+    def close(self) -> None:
+        self._engine.close()
+        super().close()
+
+    def _enter(
+        self, task: Task[Any], numbers: Sequence[int], replies: Sequence[tuple[int, int]]
+    ) -> None:
+        sent = [weigh(task.for_shard(number)) for number in numbers]
+        name = type(task.for_shard(numbers[0]) if isinstance(task, Scatter) else task).__name__
+        self._rounds.append(
+            Round(
+                phase=self.phase,
+                task=name,
+                messages=len(sent) + len(replies),
+                words_up=sum(words for words, _ in replies),
+                words_down=sum(words for words, _ in sent),
+                bytes_up=sum(size for _, size in replies),
+                bytes_down=sum(size for _, size in sent),
+            )
+        )

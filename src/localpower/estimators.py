@@ -1,0 +1,191 @@
+"""scikit-learn estimators: the same runs behind ``fit`` and ``transform``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from localpower.api import svd
+from localpower.core.engine import Engine
+from localpower.core.linalg import Array
+from localpower.core.schedule import Schedule
+from localpower.data.source import is_list_of_blocks, is_path, open_source
+
+
+class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """What both estimators do; they differ in centring alone."""
+
+    _center: ClassVar[bool]
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        method: str = "local_power",
+        steps: int = 4,
+        schedule: str | Iterable[int] | Schedule = "constant",
+        align: str = "procrustes",
+        align_at: str = "server",
+        width: int | None = None,
+        max_rounds: int = 30,
+        tol: float = 0.0,
+        workers: int | None = None,
+        shuffle: bool = False,
+        engine: str | Engine = "threads",
+        scale: str | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.method = method
+        self.steps = steps
+        self.schedule = schedule
+        self.align = align
+        self.align_at = align_at
+        self.width = width
+        self.max_rounds = max_rounds
+        self.tol = tol
+        self.workers = workers
+        self.shuffle = shuffle
+        self.engine = engine
+        self.scale = scale
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> _Decomposition:
+        """Find the components of `X`: an array, sparse matrix, path, or list of shards."""
+        source = open_source(self._validated(X, reset=True))
+        self.n_features_in_ = source.columns
+        most = min(source.rows, source.columns)
+        rank = self._default_components(most) if self.n_components is None else self.n_components
+        options = self.get_params(deep=False)
+        del options["n_components"], options["random_state"]
+        result = svd(source, rank, center=self._center, rng=self._seed(), **options)
+
+        self.result_ = result
+        self.components_ = result.components
+        self.singular_values_ = result.singular_values
+        self.explained_variance_ = result.explained_variance
+        self.explained_variance_ratio_ = result.explained_variance_ratio
+        self.mean_ = result.mean
+        self.scale_ = result.scale
+        self.n_components_ = rank
+        self.n_samples_ = source.rows
+        self.n_rounds_ = len(result.history)
+        self.history_ = result.history
+        self.communication_ = result.ledger
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Project rows on the components, (n_samples, n_components)."""
+        check_is_fitted(self)
+        return self.result_.transform(self._validated(X, reset=False))
+
+    def inverse_transform(self, X: Any) -> Array:
+        """Bring scores back to rows in the units of the data."""
+        check_is_fitted(self)
+        return self.result_.inverse_transform(X)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def _default_components(self, most: int) -> int:
+        return most
+
+    def _validated(self, X: Any, reset: bool) -> Any:
+        """Let scikit-learn check arrays and frames; paths and lists of shards it does not know."""
+        if is_path(X) or is_list_of_blocks(X):
+            return X
+        return validate_data(
+            self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], order="C"
+        )
+
+    def _seed(self) -> Any:
+        if isinstance(self.random_state, np.random.RandomState):
+            return self.random_state.randint(2**31)
+        return self.random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+class PCA(_Decomposition):
+    """Principal component analysis of rows that live on many workers.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        By default ``min(n_samples, n_features)``.
+    method, steps, schedule, align, align_at, width, max_rounds, tol, workers, shuffle, engine
+    scale : {None, "max", "minmax", "std"}
+        As in `localpower.svd`.
+    random_state : int, numpy.random.RandomState, numpy.random.Generator or None
+        Seed of the random start and of the shuffle.
+
+    Attributes
+    ----------
+    components_ : (n_components, n_features) ndarray
+    singular_values_, explained_variance_, explained_variance_ratio_ : (n_components,) ndarray
+    mean_ : (n_features,) ndarray
+    scale_ : (n_features,) ndarray or None
+    n_components_, n_features_in_, n_samples_, n_rounds_ : int
+    history_ : tuple of Record
+    communication_ : Ledger
+    result_ : Result
+
+    Examples
+    --------
+    >>> import localpower as lp
+    >>> from sklearn.datasets import load_iris
+    >>> X = load_iris().data
+    >>> model = lp.PCA(n_components=2, method="dpi", random_state=0).fit(X)
+    >>> model.explained_variance_ratio_.round(3)
+    array([0.925, 0.053])
+    >>> model.transform(X).shape
+    (150, 2)
+    """
+
+    _center = True
+
+
+class TruncatedSVD(_Decomposition):
+    """Truncated SVD of rows that live on many workers, not centred.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        By default 2, or 1 where the data have no more.
+    method, steps, schedule, align, align_at, width, max_rounds, tol, workers, shuffle, engine
+    scale : {None, "max", "minmax", "std"}
+        As in `localpower.svd`.
+    random_state : int, numpy.random.RandomState, numpy.random.Generator or None
+        Seed of the random start and of the shuffle.
+
+    Attributes
+    ----------
+    components_ : (n_components, n_features) ndarray
+    singular_values_, explained_variance_, explained_variance_ratio_ : (n_components,) ndarray
+    mean_, scale_ : (n_features,) ndarray or None
+    n_components_, n_features_in_, n_samples_, n_rounds_ : int
+    history_ : tuple of Record
+    communication_ : Ledger
+    result_ : Result
+
+    Examples
+    --------
+    >>> import localpower as lp
+    >>> from sklearn.datasets import load_iris
+    >>> lp.TruncatedSVD(2, random_state=0).fit(load_iris().data).singular_values_.round(2)
+    array([95.96, 17.76])
+    """
+
+    _center = False
+
+    def _default_components(self, most: int) -> int:
+        return min(2, most)
