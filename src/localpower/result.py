@@ -131,7 +131,10 @@ class Result:
                 raise DataError(
                     f"{folder}: a model of format {readable['format']}, this version reads {FORMAT}"
                 )
-            with np.load(folder / ARRAYS, allow_pickle=False) as content:
+            with (
+                open(folder / ARRAYS, "rb") as stream,
+                np.load(stream, allow_pickle=False) as content,
+            ):
                 arrays = {name: content[name] for name in content}
             return cls(
                 **{name: arrays.get(name) for name in ARRAY_FIELDS},  # type: ignore[arg-type]

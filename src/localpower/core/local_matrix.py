@@ -61,12 +61,14 @@ class LocalMatrix:
         d = self.shape[1]
         G = np.zeros((d, d))
         for _, block, shift in self._blocks():
+            block = _scaled_columns(block, self.factor)
             square = block.T @ block
             G += square if isinstance(square, np.ndarray) else square.toarray()
             if shift is not None:
-                cross = np.outer(np.asarray(block.sum(axis=0)).ravel(), shift)
-                G -= cross + cross.T - block.shape[0] * np.outer(shift, shift)
-        return self._scaled(self._scaled(G, G.dtype).T, G.dtype)
+                Ds = shift * self.factor
+                cross = np.outer(block.sum(axis=0), Ds)
+                G -= cross + cross.T - block.shape[0] * np.outer(Ds, Ds)
+        return G
 
     def top(self, rank: int) -> tuple[Array, Array]:
         """Leading eigenvectors (d, k') and eigenvalues of ``M_i = A_iᵀA_i/s_i``, k' ≤ rank.
@@ -122,3 +124,10 @@ def _backward(block: Any, shift: Array | None, T: Array, Y: Array) -> None:
     Y += block.T @ T
     if shift is not None:
         Y -= np.outer(shift, T.sum(axis=0, dtype=np.float64))
+
+
+def _scaled_columns(block: Any, factor: Array | float) -> Any:
+    if isinstance(block, np.ndarray):
+        return block * factor
+    data = block.data * (factor if isinstance(factor, float) else factor[block.indices])
+    return type(block)((data, block.indices, block.indptr), shape=block.shape)

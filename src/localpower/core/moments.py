@@ -92,7 +92,7 @@ def _of_dense(block: Array) -> Moments:
         row, column = np.argwhere(~np.isfinite(block))[0]
         return _unusable(block.shape, int(row), int(column))
     exponent = _exponent(peak)
-    scaled = block * 2.0**-exponent
+    scaled = np.multiply(block, 2.0**-exponent, dtype=np.float64)
     mean = scaled.mean(axis=0)
     m2 = np.square(scaled - mean).sum(axis=0)
     return Moments(len(block), exponent, mean, m2, low.astype(float), high.astype(float))

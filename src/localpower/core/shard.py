@@ -45,3 +45,13 @@ class Shard:
                 continue
             for start in range(0, piece.shape[0], step):
                 yield np.asarray(piece[start : start + step], dtype=self.dtype)
+
+
+def check_compressed(matrix: Any) -> None:
+    """Refuse a CSR or CSC matrix that leads kernels outside of its arrays.
+
+    scipy's own check does not look at the inner pointers of a matrix whose last pointer is 0.
+    """
+    matrix.check_format(full_check=True)
+    if (matrix.indptr[1:] < matrix.indptr[:-1]).any():
+        raise ValueError("index pointers decrease")

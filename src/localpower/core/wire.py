@@ -22,7 +22,7 @@ import numpy as np
 from localpower.core import tasks
 from localpower.core.errors import WireError
 from localpower.core.moments import Moments
-from localpower.core.shard import Shard
+from localpower.core.shard import Shard, check_compressed
 
 MAGIC = b"LPW1"
 PREFIX = struct.Struct("<4sI")
@@ -81,9 +81,14 @@ def receive(stream: BinaryIO, max_bytes: int, files: bool = False) -> Any:
         if size > max_bytes:
             raise WireError(f"a message of {size} bytes where at most {max_bytes} are expected")
         arrays = [_read_array(stream, dtype, shape) for dtype, shape in kinds]
-        return _from_tree(header["message"], arrays, files)
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+        message = _from_tree(header["message"], arrays, files)
+        if type(message) not in MESSAGES.values():
+            raise WireError(f"{type(message).__name__} is not a message")
+        return message
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise WireError(f"malformed message: {error}") from error
+    except (MemoryError, RecursionError) as error:
+        raise WireError(f"a message too large to take in: {error}") from error
 
 
 def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
@@ -92,7 +97,10 @@ def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     if isinstance(value, np.memmap) and (mapped := _mapped_file(value)) is not None:
         return mapped
     if isinstance(value, np.ndarray):
-        arrays.append(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")))
+        little = value.dtype.newbyteorder("<")
+        if little.str not in ARRAY_TYPES:
+            raise TypeError(f"an array of {value.dtype} cannot be sent")
+        arrays.append(np.ascontiguousarray(value, dtype=little))
         return {"array": len(arrays) - 1}
     if isinstance(value, np.generic):
         return value.item()
@@ -122,16 +130,35 @@ def _from_tree(tree: Any, arrays: list[np.ndarray[Any, Any]], files: bool) -> An
         content = {k: _from_tree(v, arrays, files) for k, v in tree["fields"].items()}
         return MESSAGES[tree["type"]](**content)
     if "csr" in tree:
-        from scipy.sparse import csr_array
-
-        parts = tuple(_from_tree(part, arrays, files) for part in tree["csr"])
-        matrix = csr_array(parts, shape=tuple(tree["shape"]))
-        matrix.check_format(full_check=True)
-        return matrix
+        data, indices, indptr = (_from_tree(part, arrays, files) for part in tree["csr"])
+        return _csr(data, indices, indptr, tuple(tree["shape"]))
     if "file" in tree and files:
-        kind, shape = np.dtype(_known_type(tree["kind"])), tuple(tree["shape"])
-        return np.memmap(tree["file"], kind, "r", tree["offset"], shape)
+        return _map(tree["file"], tree["offset"], tree["kind"], tuple(tree["shape"]))
     raise ValueError(f"unknown entry {sorted(tree)}")
+
+
+def _csr(data: Any, indices: Any, indptr: Any, shape: tuple[int, ...]) -> Any:
+    from scipy.sparse import csr_array
+
+    parts = data, indices, indptr
+    if not all(isinstance(part, np.ndarray) and part.ndim == 1 for part in parts):
+        raise ValueError("a sparse matrix that is not made of three vectors")
+    if indices.dtype.kind != "i" or indptr.dtype.kind != "i" or len(shape) != 2:
+        raise ValueError("a sparse matrix with indices or a shape of another kind")
+    _count(shape)
+    matrix = csr_array(parts, shape=shape)
+    check_compressed(matrix)
+    return matrix
+
+
+def _map(file: str, offset: int, kind: str, shape: tuple[int, ...]) -> Any:
+    dtype = np.dtype(_known_type(kind))
+    try:
+        if offset + dtype.itemsize * _count(shape) > os.path.getsize(file):
+            raise ValueError(f"{file} is shorter than what is referred to")
+        return np.memmap(file, dtype, "r", offset, shape)
+    except OSError as error:  # not to be taken for the end of the stream
+        raise ValueError(f"cannot be mapped: {error}") from error
 
 
 def _mapped_file(array: np.memmap[Any, Any]) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,9 @@ def partition(
         return _of([(whole[part],) for part in np.array_split(order, workers)], source, order)
     if source.separate and workers == len(source.pieces):
         return _of([(piece,) for piece in source.pieces], source)
-    parts = np.array_split(range(source.rows), workers)
-    return _of(
-        [_rows(source, part[0], part[-1] + 1) if len(part) else () for part in parts], source
-    )
+    size, longer = divmod(source.rows, workers)
+    cuts = [number * size + min(number, longer) for number in range(workers + 1)]
+    return _of([_rows(source, start, stop) for start, stop in pairwise(cuts)], source)
 
 
 def _of(
@@ -73,8 +73,20 @@ def _view(piece: Any, start: int, stop: int) -> Any:
     if isinstance(piece, np.ndarray):
         return piece[start:stop]
     a, b = piece.indptr[start], piece.indptr[stop]
-    parts = piece.data[a:b], piece.indices[a:b], piece.indptr[start : stop + 1] - a
+    data, indices = _Window(piece.data[a:b]), _Window(piece.indices[a:b])
+    parts = np.asarray(data), np.asarray(indices), piece.indptr[start : stop + 1] - a
     return type(piece)(parts, shape=(stop - start, piece.shape[1]))
+
+
+class _Window:
+    """A stretch of an array, as the base of a view that is as large as its base.
+
+    scipy copies views of much larger arrays, and would do so again for every transpose.
+    """
+
+    def __init__(self, stretch: NDArray[Any]) -> None:
+        self.stretch, self.size = stretch, stretch.size
+        self.__array_interface__ = stretch.__array_interface__
 
 
 def _stacked(source: Source) -> Any:
@@ -84,4 +96,5 @@ def _stacked(source: Source) -> Any:
         return np.concatenate(source.pieces)
     from scipy.sparse import csr_array, vstack
 
-    return csr_array(vstack(source.pieces))
+    known = [piece.astype(source.dtype, copy=False) for piece in source.pieces]
+    return csr_array(vstack([csr_array(piece) for piece in known]))

@@ -39,7 +39,7 @@ class Source:
     @property
     def dtype(self) -> np.dtype[Any]:
         """What rows are worked with: float32 if none is wider, else float64."""
-        narrow = all(piece.dtype in (np.float32, np.float16) for piece in self.pieces)
+        narrow = all(piece.dtype.kind == "f" and piece.dtype.itemsize < 8 for piece in self.pieces)
         return np.dtype(np.float32 if narrow else np.float64)
 
 
@@ -49,9 +49,12 @@ def open_source(data: Any) -> Source:
         return data
     separate = is_list_of_blocks(data)
     named = {f"data[{i}]": block for i, block in enumerate(data)} if separate else {"data": data}
-    pieces = tuple(_piece(block, name) for name, block in named.items())
-    if separate and all(is_path(block) for block in named.values()):
-        pieces = _as_wide_as_the_widest(pieces)
+    texts = _read_texts(named)
+    pieces = tuple(_piece(block, name) for name, block in {**named, **texts}.items())
+    widest = max(piece.shape[1] for piece in pieces)
+    for name, piece in zip(named, pieces, strict=True):
+        if name in texts:  # text does not tell its width
+            piece.resize((piece.shape[0], widest))
     widths = [piece.shape[1] for piece in pieces]
     for name, width in zip(named, widths, strict=True):
         if width != widths[0]:
@@ -61,8 +64,10 @@ def open_source(data: Any) -> Source:
             )
     source = Source(pieces, separate)
     if not source.rows or not source.columns:
-        shape = source.rows, source.columns
-        raise DataError(f"data is empty: 0 sample(s) or columns, shape={shape}; give at least one")
+        name, shape = (data if is_path(data) else "data"), (source.rows, source.columns)
+        raise DataError(
+            f"{name} is empty: 0 sample(s) or columns, shape={shape}; give at least one"
+        )
     return source
 
 
@@ -78,18 +83,28 @@ def is_path(data: Any) -> bool:
     return isinstance(data, str | os.PathLike)
 
 
+def _read_texts(named: dict[str, Any]) -> dict[str, Any]:
+    """Read those blocks that are paths to text, all at once: only together they tell their base."""
+    paths = {name: Path(block) for name, block in named.items() if is_path(block)}
+    texts = {name: path for name, path in paths.items() if _format(path) == "text"}
+    return dict(zip(texts, read_svmlight(*texts.values()), strict=True))
+
+
 def _piece(data: Any, name: str) -> Any:
     """Bring one block into a form that kernels work on: C-ordered dense, or canonical CSR."""
     if is_path(data):
         name = os.fspath(data)
-        data = _read(Path(data))
+        data = read_npy(Path(data)) if _format(Path(data)) == "npy" else read_npz(Path(data))
     if hasattr(data, "tocsr"):
         _check(data, name)
         return _csr(data)
     array = np.asanyarray(data)
     _check(array, name)
+    if np.ma.is_masked(array):
+        raise DataError(f"{name} has masked entries: fill in values, or leave out their rows")
     if array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
+        with np.errstate(over="ignore"):  # what is too large is found as infinity later
+            array = array.astype(np.float64)
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
@@ -109,16 +124,17 @@ def _check(matrix: Any, name: str) -> None:
 def _csr(matrix: Any) -> Any:
     from scipy.sparse import csr_array
 
-    wide = matrix.dtype not in (np.float32, np.float64)
-    csr = csr_array(matrix.astype(np.float64) if wide else matrix)
+    with np.errstate(over="ignore"):
+        wide = matrix.dtype not in (np.float32, np.float64)
+        csr = csr_array(matrix.astype(np.float64) if wide else matrix)
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()
     return csr
 
 
-def _read(path: Path) -> Any:
-    """Read a file by what it starts with, not by its name."""
+def _format(path: Path) -> str:
+    """Tell what a file is by what it starts with, not by its name."""
     if path.is_dir():
         raise DataError(f"{path} is a directory; give a list of the files in it")
     if path.suffix.lower() in NOT_YET:
@@ -128,19 +144,9 @@ def _read(path: Path) -> Any:
     with open(path, "rb") as stream:
         magic = stream.read(6)
     if magic == b"\x93NUMPY":
-        return read_npy(path)
+        return "npy"
     if magic[:4] == b"PK\x03\x04" or path.suffix == ".npz":
-        return read_npz(path)
+        return "npz"
     if path.suffix == ".npy":
         raise DataError(f"{path}: not a .npy file, it starts with {magic!r}; write it again")
-    return read_svmlight(path)
-
-
-def _as_wide_as_the_widest(pieces: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Give sparse pieces from files the columns of the widest: text does not tell its width."""
-    if any(isinstance(piece, np.ndarray) for piece in pieces):
-        return pieces
-    columns = max(piece.shape[1] for piece in pieces)
-    for piece in pieces:
-        piece.resize((piece.shape[0], columns))
-    return pieces
+    return "text"

@@ -10,6 +10,7 @@ import bz2
 import gzip
 import io
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,14 +26,30 @@ MAX_INDEX = 2**31 - 2  # indices are kept as int32
 Entries = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 
 
-def read_svmlight(path: Path) -> Any:
-    """Read the features of a file, plain or compressed, as CSR.
+def read_svmlight(*paths: Path) -> list[Any]:
+    """Read the features of files, plain or compressed, as CSR matrices.
 
-    Indices count from one, or from zero if a zero occurs. There are as many columns as the
-    largest index needs.
+    Indices count from one, or from zero if a zero occurs in any of the files. A matrix has as many
+    columns as its largest index needs.
     """
+    read = [_entries(path) for path in paths]
+    first = 1 if all(index.all() for _, index, _ in read) else 0
+    return [_matrix(entries, first) for entries in read]
+
+
+def _matrix(entries: Entries, first: int) -> Any:
     from scipy.sparse import csr_array
 
+    counts, index, value = entries
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    shape = len(counts), max(int(index.max(initial=0)) + 1 - first, 0)
+    matrix = csr_array((value, (index - first).astype(np.int32), indptr), shape=shape)
+    matrix.sort_indices()
+    return matrix
+
+
+def _entries(path: Path) -> Entries:
+    """Parse a file: how many entries each row has, and their indices and values."""
     parts: list[Entries] = []
     lines = 0
     for chunk in _chunks(path):
@@ -41,12 +58,7 @@ def read_svmlight(path: Path) -> Any:
     if not parts:
         raise DataError(f"{path}: the file is empty; expected lines of 'label index:value …'")
     counts, index, value = (np.concatenate(part) for part in zip(*parts, strict=True))
-    index -= 0 if index.size and index.min() == 0 else 1
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    columns = int(index.max(initial=-1)) + 1
-    matrix = csr_array((value, index.astype(np.int32), indptr), shape=(len(indptr) - 1, columns))
-    matrix.sort_indices()
-    return matrix
+    return counts, index, value
 
 
 def _open(path: Path) -> BinaryIO:
@@ -71,7 +83,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
                     rest = tail
                 else:
                     rest += block
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path}: cannot be unpacked ({error}); get the file again") from error
     if rest.strip():
         yield rest + b"\n"
@@ -91,21 +103,24 @@ def _parse_fast(chunk: bytes) -> Entries | None:
     colon_word = np.cumsum(starts)[text == 58] - 1
     if not np.array_equal(colon_word, np.flatnonzero(~labels)):
         return None  # not one colon in every word but the first of its line
+    other = np.flatnonzero(~blank & ((text < 48) | (text > 57)))
+    before = np.concatenate([[-1], other])[:-1][text[other] == 58]
+    if not (before < first[~labels]).all():
+        return None  # not only digits before a colon
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             numbers = np.fromstring(chunk.replace(b":", b" ").decode("ascii"), sep=" ")
     except (ValueError, DeprecationWarning):
         return None
-    if numbers.size != first.size + colon_word.size:
+    if numbers.size != first.size + colon_word.size or not np.isfinite(numbers).all():
         return None
     position = np.arange(first.size) + np.concatenate([[0], np.cumsum(~labels)[:-1]])[: first.size]
     pairs = position[~labels]
     index, value = numbers[pairs], numbers[pairs + 1]
     rows = np.cumsum(labels) - 1
     rising = (np.diff(index) > 0) | (np.diff(rows[~labels]) > 0)
-    usable = (index >= 0) & (index <= MAX_INDEX) & (index == np.floor(index)) & np.isfinite(value)
-    if not (rising.all() and usable.all()):
+    if not (rising.all() and (index <= MAX_INDEX).all()):
         return None
     counts = np.bincount(rows[~labels], minlength=int(labels.sum()))
     return counts, index.astype(np.int64), value
@@ -119,11 +134,10 @@ def _parse_lines(chunk: bytes, path: Path, before: int) -> Entries:
         if not words:
             continue
         try:
+            _check_label(words[0])
             row = [_entry(word) for word in words[1:] if not word.startswith(b"qid:")]
             if len({index for index, _ in row}) < len(row):
                 raise ValueError("an index occurs twice")
-            if b":" in words[0]:
-                raise ValueError(f"{_show(words[0])} stands where the label should")
         except ValueError as error:
             raise DataError(
                 f"{path}, line {number}: {error}; expected 'label index:value index:value …'"
@@ -132,6 +146,15 @@ def _parse_lines(chunk: bytes, path: Path, before: int) -> Entries:
         entries.extend(row)
     index = np.array([index for index, _ in entries], dtype=np.int64)
     return np.array(counts, dtype=np.int64), index, np.array([v for _, v in entries], dtype=float)
+
+
+def _check_label(word: bytes) -> None:
+    """Refuse a first word that is not a number, or several with commas between."""
+    try:
+        for label in word.split(b","):
+            float(label)
+    except ValueError:
+        raise ValueError(f"{_show(word)} stands where the label should") from None
 
 
 def _entry(word: bytes) -> tuple[int, float]:
@@ -150,4 +173,4 @@ def _entry(word: bytes) -> tuple[int, float]:
 
 
 def _show(word: bytes) -> str:
-    return repr(word[:40].decode("ascii", "backslashreplace"))
+    return repr(word[:40])[1:]

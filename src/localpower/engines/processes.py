@@ -13,11 +13,10 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import groupby
-from queue import Empty, Queue
+from queue import Full, Queue, SimpleQueue
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 from localpower.core import wire
@@ -29,29 +28,36 @@ from localpower.engines.threads import cores
 from localpower.engines.worker import MAX_BYTES, Failure, Place, Run
 
 R = TypeVar("R")
+COMMAND = "from localpower.engines.worker import main; main()"
+BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@dataclass(slots=True, eq=False)
 class Channel:
-    """One worker process, and the replies it gave that were not taken yet."""
+    """One worker process, and a thread that talks to it.
 
-    process: subprocess.Popen[bytes]
-    shards: list[int] = field(default_factory=list)
-    replies: Queue[Any] = field(default_factory=lambda: Queue(maxsize=2))
+    Messages are put in `inbox` with the number of replies they get. At most two replies wait to be
+    taken, so a fast worker cannot fill the coordinator's memory.
+    """
 
-    def converse(self, messages: Iterable[tuple[Any, int]]) -> None:
-        """Send each message and queue its replies; a lost worker is queued as an exception."""
-        try:
-            for message, replies in messages:
-                wire.send(message, self.process.stdin)  # type: ignore[arg-type]
-                for _ in range(replies):
-                    self.replies.put(wire.receive(self.process.stdout, MAX_BYTES))  # type: ignore[arg-type]
-        except Exception as error:
-            self.replies.put(error)
+    def __init__(self) -> None:
+        search = os.pathsep.join(path for path in sys.path if path)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", COMMAND],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **dict.fromkeys(BLAS_THREADS, "1"), "PYTHONPATH": search},
+            start_new_session=True,  # Ctrl-C is for the coordinator to handle
+        )
+        self.shards: list[int] = []
+        self.inbox: SimpleQueue[tuple[Any, int] | None] = SimpleQueue()
+        self._replies: Queue[Any] = Queue(maxsize=2)
+        self._closed = Event()
+        self._thread = Thread(target=self._talk, name="localpower", daemon=True)
+        self._thread.start()
 
     def take(self) -> Any:
         """Return the next reply, or raise what stands in its place."""
-        reply = self.replies.get()
+        reply = self._replies.get()
         if isinstance(reply, Failure):
             raise WorkerFailed(f"a task failed on a worker process:\n{reply.traceback}")
         if isinstance(reply, EOFError | OSError):
@@ -59,6 +65,34 @@ class Channel:
         if isinstance(reply, Exception):
             raise reply
         return reply
+
+    def kill(self) -> None:
+        """End the process and the thread, whatever they are doing."""
+        self._closed.set()
+        self.inbox.put(None)
+        self.process.kill()
+        self.process.wait()
+        self._thread.join()
+        for stream in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+
+    def _talk(self) -> None:
+        try:
+            while (message := self.inbox.get()) is not None:
+                wire.send(message[0], self.process.stdin)  # type: ignore[arg-type]
+                for _ in range(message[1]):
+                    self._put(wire.receive(self.process.stdout, MAX_BYTES))  # type: ignore[arg-type]
+        except Exception as error:
+            self._put(error)
+
+    def _put(self, reply: Any) -> None:
+        while not self._closed.is_set():
+            try:
+                self._replies.put(reply, timeout=0.1)
+            except Full:
+                continue
+            return
 
     def _obituary(self) -> str:
         with suppress(subprocess.TimeoutExpired):
@@ -79,7 +113,7 @@ class Processes(Engine):
     def __init__(self, size: int | None = None) -> None:
         self._size = size or cores()
         self._channels: list[Channel] = []
-        self._stop: Any = None
+        weakref.finalize(self, _kill, self._channels)
 
     @property
     def size(self) -> int:
@@ -88,99 +122,54 @@ class Processes(Engine):
     def place(self, shards: Sequence[Shard]) -> None:
         self.close()
         super().place(shards)
-        self._start(min(self._size, len(shards)))
+        for _ in range(min(self._size, len(shards))):
+            self._channels.append(Channel())
         for number in range(len(shards)):
             self._channel(number).shards.append(number)
-        jobs = [
-            [(Place(number, shards[number]), 1) for number in channel.shards]
-            for channel in self._channels
-        ]
-        for _ in self._converse(jobs, range(len(shards))):
+        placements = [(number, Place(number, shard)) for number, shard in enumerate(shards)]
+        for _ in self._converse(((n, place, 1) for n, place in placements), range(len(shards))):
             pass
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
-        jobs = [
-            _messages(task, [number for number in numbers if number in set(channel.shards)])
-            for channel in self._channels
-        ]
-        return self._converse(jobs, numbers)
+        return self._converse(self._messages(task, numbers), numbers)
 
     def close(self) -> None:
-        if self._stop is not None:
-            self._stop()
-        self._channels = []
+        _kill(self._channels)
         super().close()
 
     def _channel(self, number: int) -> Channel:
         return self._channels[number % len(self._channels)]
 
-    def _start(self, count: int) -> None:
-        command = "from localpower.engines.worker import main; main()"
-        variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        search = os.pathsep.join(path for path in sys.path if path)
-        environment = {**os.environ, **dict.fromkeys(variables, "1"), "PYTHONPATH": search}
-        processes: list[subprocess.Popen[bytes]] = []
-        self._stop = weakref.finalize(self, _kill, processes)
-        processes.extend(
-            subprocess.Popen(
-                [sys.executable, "-P", "-c", command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the coordinator to handle
-            )
-            for _ in range(count)
-        )
-        self._channels = [Channel(process) for process in processes]
+    def _messages(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[tuple[int, Any, int]]:
+        """One message per worker; where a task is scattered, one per shard."""
+        count = len(self._channels)
+        for worker in range(count):
+            mine = [(n, task.for_shard(n)) for n in numbers if n % count == worker]
+            for _, run in groupby(mine, key=lambda pair: id(pair[1])):
+                group = list(run)
+                held = tuple(number for number, _ in group)
+                yield held[0], Run(group[0][1], held), len(held)
 
     def _converse(
-        self, jobs: Sequence[Iterable[tuple[Any, int]]], numbers: Sequence[int]
+        self, messages: Iterable[tuple[int, Any, int]], numbers: Sequence[int]
     ) -> Iterator[Any]:
-        """Talk to all workers at once; yield replies in the order of `numbers`.
+        """Send messages, each to where a shard lives; yield replies in the order of `numbers`.
 
-        Whatever goes wrong in between leaves messages under way, so the workers are ended.
+        Whatever goes wrong in between leaves messages under way, so the workers are ended then.
         """
         if not self._channels:
             raise EngineError("this engine holds no shards: place them first")
-        pool = ThreadPoolExecutor(len(self._channels))
-        talks = [
-            pool.submit(channel.converse, job)
-            for channel, job in zip(self._channels, jobs, strict=True)
-        ]
         try:
+            for number, message, replies in messages:
+                self._channel(number).inbox.put((message, replies))
             for number in numbers:
                 yield self._channel(number).take()
         except BaseException:
-            channels = self._channels
             self.close()
-            _drain(channels, talks)
             raise
-        finally:
-            pool.shutdown()
 
 
-def _messages(task: Task[Any], numbers: list[int]) -> list[tuple[Run, int]]:
-    """One message for a run of shards that get the same task, one each where it is scattered."""
-    groups = groupby(((task.for_shard(i), i) for i in numbers), key=lambda pair: id(pair[0]))
-    runs = [list(group) for _, group in groups]
-    return [(Run(run[0][0], tuple(i for _, i in run)), len(run)) for run in runs]
-
-
-def _kill(processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.kill()
-    for process in processes:
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            with suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
-    processes.clear()
-
-
-def _drain(channels: list[Channel], talks: list[Future[None]]) -> None:
-    """Let threads that wait for room in a queue come to their end."""
-    while not all(talk.done() for talk in talks):
-        for channel in channels:
-            with suppress(Empty):
-                channel.replies.get(timeout=0.01)
+def _kill(channels: list[Channel]) -> None:
+    while channels:
+        channels.pop().kill()

@@ -45,7 +45,8 @@ def connect(address: str) -> Engine:
     --------
     >>> import localpower as lp
     >>> with lp.connect("threads:2") as engine:
-    ...     lp.svd([[3.0, 0.0], [0.0, 4.0]], 1, engine=engine, rng=0).singular_values
+    ...     result = lp.svd([[1.0, 0.0], [0.0, 4.0]], 1, method="dpi", engine=engine, rng=0)
+    >>> result.singular_values
     array([4.])
     """
     name, colon, size = address.partition(":") if isinstance(address, str) else ("", "", "")

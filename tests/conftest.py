@@ -1,0 +1,33 @@
+"""Settings for all tests: BLAS at one thread, and where the paper's data sets are."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from threadpoolctl import threadpool_limits
+
+settings.register_profile("default", deadline=None, derandomize=True)
+settings.load_profile("default")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_blas_thread():
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def data_set():
+    """Path of one of the paper's data sets; skips where there is none."""
+
+    def find(name):
+        folder = os.environ.get("LOCALPOWER_DATA")
+        if folder is None:
+            pytest.skip("LOCALPOWER_DATA is not set: the paper's data sets are not at hand")
+        path = Path(folder) / f"{name}.npz"
+        if not path.exists():
+            pytest.skip(f"{path} is missing")
+        return path
+
+    return find

@@ -1,0 +1,107 @@
+"""What every engine promises; a new engine is one more row in `helpers.ENGINES`."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers import ENGINES, METHODS, same_bits, with_spectrum
+
+import localpower as lp
+from localpower.core.errors import EngineError
+from localpower.core.tasks import Describe, PowerSteps, Scatter, TopVectors, Triangle
+from localpower.data.partition import partition
+from localpower.data.source import open_source
+
+DENSE = with_spectrum(203, 0.7 ** np.arange(17), seed=1) * 10
+SPARSE = sp.random_array((203, 17), density=0.2, rng=np.random.default_rng(2), format="csr")
+UNEQUAL = [DENSE[:150], DENSE[150:151], DENSE[:0], DENSE[151:]]
+
+DATA = {
+    "float64": DENSE,
+    "float32": DENSE.astype(np.float32),
+    "integers": (DENSE * 1000).astype(np.int32),
+    "sparse": SPARSE,
+    "unequal shards": UNEQUAL,
+    "Fortran order": np.asfortranarray(DENSE),
+}
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    with lp.connect(request.param) as engine:
+        yield engine
+
+
+def place(engine, data, workers):
+    engine.place(partition(open_source(data), workers).shards)
+    return engine
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", DATA)
+def test_every_engine_gives_the_bits_of_the_reference(engine, method, name):
+    options = {"method": method, "max_rounds": 3, "return_u": True, "center": True, "rng": 5}
+    workers = None if name == "unequal shards" else 7
+    reference = lp.svd(DATA[name], 4, engine="inline", workers=workers, **options)
+    result = lp.svd(DATA[name], 4, engine=engine, workers=workers, **options)
+    assert same_bits(reference, result)
+    assert reference.ledger == result.ledger
+
+
+def test_mapped_files_give_the_bits_of_arrays_in_memory(engine, tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, DENSE)
+    mapped = np.load(path, mmap_mode="r")
+    for data, rows in ((mapped[3:], DENSE[3:]), (path, DENSE), ([path, path], [DENSE, DENSE])):
+        reference = lp.svd(rows, 4, engine="inline", workers=7, rng=5)
+        assert same_bits(reference, lp.svd(data, 4, engine=engine, workers=7, rng=5))
+
+
+def test_replies_come_in_shard_order_or_in_the_order_asked_for(engine):
+    place(engine, DENSE, 9)
+    rows = [reply.rows for reply in engine.map(Describe(extremes=False))]
+    assert rows == list(engine.rows)
+    order = [4, 0, 8, 2]
+    replies = list(engine.map(Triangle(np.eye(17)), order))
+    expected = [np.linalg.qr(block, mode="r") for block in np.array_split(DENSE, 9)]
+    for number, reply in zip(order, replies, strict=True):
+        assert np.allclose(np.abs(reply.R), np.abs(expected[number]))
+
+
+def test_scattered_tasks_reach_their_own_shard_only(engine):
+    place(engine, DENSE, 5)
+    replies = engine.map(Scatter([TopVectors(rank) for rank in range(1, 6)]))
+    assert [reply.vectors.shape[1] for reply in replies] == [1, 2, 3, 4, 5]
+
+
+def test_sums_equal_the_product_with_all_rows(engine):
+    Z = np.linalg.qr(np.random.default_rng(0).standard_normal((17, 3)))[0]
+    total = place(engine, DENSE, 64).sum(PowerSteps(Z, steps=1)).product
+    assert np.allclose(total, DENSE.T @ (DENSE @ Z), rtol=1e-12)
+
+
+def test_an_engine_can_be_used_again_with_other_data(engine):
+    first = lp.svd(DENSE, 3, engine=engine, workers=4, rng=0)
+    lp.svd(SPARSE, 2, engine=engine, workers=9, rng=0)
+    again = lp.svd(DENSE, 3, engine=engine, workers=4, rng=0)
+    assert same_bits(first, again)
+
+
+def test_a_reply_that_is_not_taken_leaves_the_engine_usable(engine):
+    place(engine, DENSE, 20)
+    next(iter(engine.map(Describe(extremes=True))))
+    place(engine, DENSE, 3)
+    assert engine.sum(Describe(extremes=True)).rows == 203
+
+
+def test_an_exception_in_a_task_is_raised_and_the_engine_stays_usable(engine):
+    place(engine, DENSE, 3)
+    with pytest.raises((EngineError, ValueError)):
+        list(engine.map(PowerSteps(np.eye(3), steps=1)))  # a basis of the wrong height
+    place(engine, DENSE, 3)
+    assert engine.sum(Describe(extremes=False)).rows == 203
+
+
+def test_closing_twice_is_fine(engine):
+    place(engine, DENSE, 2)
+    engine.close()
+    engine.close()

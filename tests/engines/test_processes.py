@@ -1,0 +1,159 @@
+"""Real processes: killed, interrupted, orphaned."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+import localpower as lp
+
+A = np.random.default_rng(0).standard_normal((4000, 60))
+
+
+def children():
+    return psutil.Process().children(recursive=True)
+
+
+def gone(processes, seconds=10):
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return not alive
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left():
+    before = set(children())
+    yield
+    assert gone([child for child in children() if child not in before])
+
+
+def test_rows_are_placed_once_and_never_sent_again():
+    """A worker reads its rows when they are placed; afterwards it receives bases only."""
+    with lp.connect("processes:2") as engine:
+        read = []
+
+        def callback(record, state):
+            read.append(sum(c.io_counters().read_chars for c in children()))
+
+        lp.svd(A, 3, engine=engine, workers=2, max_rounds=6, rng=0, callback=callback)
+        per_round = np.diff(read)
+        basis = 60 * 3 * 8 * 2
+        assert (per_round >= basis).all()
+        assert (per_round < basis + 4000).all()
+        assert A.nbytes > 20 * per_round.max()
+
+
+@pytest.mark.parametrize("moment", [0, 1, 5])
+def test_a_killed_worker_raises_worker_lost_and_nothing_is_left(moment):
+    killed = []
+
+    def callback(record, state):
+        if record.round == moment + 1:
+            victim = children()[-1]
+            victim.send_signal(signal.SIGKILL)
+            killed.append(victim.pid)
+
+    with pytest.raises(lp.WorkerLost, match=r"held shards .*killed by SIGKILL") as caught:
+        lp.svd(A, 3, engine="processes:3", workers=6, max_rounds=50, rng=0, callback=callback)
+    assert str(killed[0]) in str(caught.value)
+
+
+def test_a_worker_killed_while_it_computes_raises_worker_lost():
+    def kill():
+        while not children():
+            time.sleep(0.01)
+        time.sleep(1.0)
+        children()[0].kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(lp.WorkerLost):
+        lp.svd(A, 3, engine="processes:2", steps=100_000, max_rounds=5, rng=0)
+    thread.join()
+
+
+def test_a_lost_worker_leaves_a_brought_engine_usable():
+    with lp.connect("processes:2") as engine:
+        with pytest.raises(lp.WorkerLost):
+            lp.svd(A, 3, engine=engine, rng=0, callback=lambda *_: children()[0].kill())
+        again = lp.svd(A, 3, engine=engine, max_rounds=2, rng=0)
+    assert np.isfinite(again.singular_values).all()
+
+
+def test_an_exception_in_the_callback_leaves_no_process():
+    def callback(record, state):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        lp.svd(A, 3, engine="processes:2", rng=0, callback=callback)
+    assert not children()
+
+
+def test_an_engine_that_is_forgotten_ends_its_processes():
+    engine = lp.connect("processes:2")
+    lp.svd(A, 2, engine=engine, max_rounds=1, rng=0)
+    started = children()
+    assert started
+    del engine
+    assert gone(started)
+
+
+SCRIPT = """
+import numpy as np, psutil, sys
+import localpower as lp
+def callback(record, state):
+    if record.round == 3:
+        print(*[c.pid for c in psutil.Process().children()], flush=True)
+A = np.random.default_rng(0).standard_normal((2000, 50))
+lp.svd(A, 3, engine="processes:3", workers=6, max_rounds=10**6, rng=0, callback=callback)
+"""  # no `if __name__ == "__main__"`: workers do not import the script
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_when_the_coordinator_is_stopped(sign, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    run = subprocess.Popen(
+        [sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
+    assert len(workers) == 3
+    os.killpg(run.pid, sign) if sign == signal.SIGINT else run.send_signal(sign)
+    _, errors = run.communicate(timeout=30)
+    assert gone(workers)
+    if sign == signal.SIGINT:
+        assert "KeyboardInterrupt" in errors
+
+
+def test_the_engine_works_inside_a_spawned_process(tmp_path):
+    path = tmp_path / "nested.py"
+    path.write_text(
+        textwrap.dedent("""
+        import multiprocessing, numpy as np, localpower as lp
+        def work(seed):
+            A = np.random.default_rng(seed).standard_normal((50, 5))
+            return lp.svd(A, 2, engine="processes:2", rng=0).singular_values.shape
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(work, [1]))
+        """)
+    )
+    out = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[(2,)]"
+
+
+def test_prints_on_a_worker_do_not_disturb_the_conversation(monkeypatch):
+    """Workers' standard output is the wire; whatever prints there is sent to standard error."""
+    code = "import os; from localpower.engines.worker import main; main()"
+    run = subprocess.run([sys.executable, "-c", code], input=b"", capture_output=True, check=True)
+    assert run.stdout == b""

@@ -1,0 +1,111 @@
+"""Mistakes get one clear error that names the argument, its value, and what to do."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers import ENGINES
+
+import localpower as lp
+
+A = np.random.default_rng(0).standard_normal((20, 6))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"rank": 0}, ValueError, r"rank=0 must be 1 or more"),
+        ({"rank": -3}, ValueError, r"rank=-3"),
+        ({"rank": 7}, ValueError, r"rank=7 is more than.*n_features=6.*take 1 to 6"),
+        ({"rank": 2.5}, TypeError, r"rank=2\.5 must be a whole number"),
+        ({"rank": "3"}, TypeError, r"rank='3'"),
+        ({"rank": True}, ValueError, r"rank=True"),
+        ({"width": 2}, ValueError, r"width=2 is below rank=3"),
+        ({"width": 7}, ValueError, r"width=7 is more than n_features=6"),
+        ({"method": "foo"}, ValueError, r"method='foo' is not known: take one of local_power, dpi"),
+        ({"steps": 0}, ValueError, r"steps=0"),
+        ({"steps": 1.5}, TypeError, r"steps=1\.5"),
+        ({"schedule": "sometimes"}, ValueError, r"schedule='sometimes' is not known"),
+        ({"schedule": "halving:0"}, ValueError, r"schedule='halving:0'"),
+        ({"schedule": "halving:x"}, ValueError, r"schedule='halving:x'"),
+        ({"schedule": set()}, ValueError, r"schedule=\[0\] needs"),
+        ({"schedule": {-1, 4}}, ValueError, r"schedule=\[-1, 0, 4\]"),
+        ({"schedule": {0, 2.5}}, TypeError, r"schedule=.*must be"),
+        ({"schedule": 5}, TypeError, r"schedule=5 must be"),
+        ({"schedule": lambda t: 0}, ValueError, r"schedule gives no round"),
+        ({"align": "left"}, ValueError, r"align='left' is not known.*procrustes, signs, none"),
+        ({"align_at": "home"}, ValueError, r"align_at='home'.*server, worker"),
+        ({"max_rounds": 0}, ValueError, r"max_rounds=0"),
+        ({"tol": -1}, ValueError, r"tol=-1"),
+        ({"tol": float("nan")}, ValueError, r"tol=nan"),
+        ({"workers": 0}, ValueError, r"workers=0"),
+        ({"scale": "unit"}, ValueError, r"scale='unit'.*max, minmax, std"),
+        ({"engine": "cloud"}, ValueError, r"engine='cloud' is not known.*threads"),
+        ({"engine": "threads:0"}, ValueError, r"engine='threads:0'"),
+        ({"engine": 3}, ValueError, r"engine=3"),
+    ],
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        lp.svd(A, **({"rank": 3} | options))
+
+
+def bad(value, row=7, column=2):
+    X = A.copy()
+    X[row, column] = value
+    return X
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array, sp.csc_matrix, np.float32])
+def test_values_that_are_not_finite_are_found_where_they_stand(engine, value, shuffle, form):
+    with pytest.raises(lp.DataError, match=r"NaN or infinity, first in row 7, column 2"):
+        lp.svd(form(bad(value)), 2, workers=3, shuffle=shuffle, engine=engine, rng=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([A[:3], A[3:, :5]], r"data\[1\] has 5 columns where data\[0\] has 6"),
+        (np.empty((0, 3)), "empty"),
+        (np.empty((3, 0)), "empty"),
+        ([], "dimension"),
+        (A[0], r"data has 1 dimension\(s\), not 2"),
+        (A.reshape(2, 10, 6), "3 dimension"),
+        (A.astype(object), "dtype object"),
+        (A.astype(complex), "dtype complex128"),
+        (np.array([["a", "b"], ["c", "d"]]), "not real numbers"),
+        (np.array([["2020-01-01"]], dtype="datetime64[D]"), "not real numbers"),
+        ([[1.0, 2.0], [3.0]], "rows of different lengths"),
+        (5.0, "0 dimension"),
+        (None, "dtype object|dimension"),
+    ],
+)
+def test_bad_data(data, message):
+    with pytest.raises(ValueError, match=message):
+        lp.svd(data, 1)
+
+
+def test_options_are_checked_before_data_are_read():
+    with pytest.raises(ValueError, match="method="):
+        lp.svd("/nowhere/at/all.npy", 3, method="foo")
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(FileNotFoundError, match=r"nowhere"):
+        lp.svd("/nowhere/at/all.npy", 3)
+
+
+def test_an_unknown_option_of_pca_is_refused():
+    with pytest.raises(TypeError, match="ranks"):
+        lp.pca(A, 2, ranks=3)
+
+
+def test_the_users_arrays_are_left_alone():
+    X, S = A.copy(), sp.csr_array(A)
+    before = S.copy()
+    for data in (X, S):
+        lp.pca(data, 2, scale="std", shuffle=True, workers=3, rng=0)
+    assert (X == A).all()
+    assert (S.toarray() == before.toarray()).all()

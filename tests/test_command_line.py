@@ -1,0 +1,218 @@
+"""The command, run as a program."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+from helpers import with_spectrum
+
+import localpower as lp
+
+A = with_spectrum(120, 0.6 ** np.arange(8), seed=3)
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "localpower", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
+    )
+
+
+@pytest.fixture
+def rows(tmp_path):
+    np.save(tmp_path / "rows.npy", A)
+    return tmp_path / "rows.npy"
+
+
+def test_fit_inspect_transform(rows, tmp_path):
+    model = tmp_path / "model"
+    options = ["-k", 3, "--workers", 4, "-p", 2, "--engine", "processes:2", "--seed", 0, "--center"]
+    out = command("fit", rows, *options, "-o", model, "--max-rounds", 9)
+    assert out.returncode == 0, out.stderr
+    assert len(re.findall(r"^ +\d+ +2 +\d", out.stdout, re.MULTILINE)) == 9
+    expected = lp.svd(A, 3, workers=4, steps=2, center=True, rng=0, max_rounds=9)
+    result = lp.Result.load(model)
+    assert np.array_equal(result.components, expected.components)
+
+    shown = command("inspect", model)
+    assert shown.returncode == 0
+    assert f"{result.singular_values[0]:.8g}" in shown.stdout
+
+    for name in ("scores.npy", "scores.csv"):
+        assert command("transform", model, rows, "-o", tmp_path / name).returncode == 0
+    assert np.array_equal(np.load(tmp_path / "scores.npy"), expected.transform(A))
+    csv = np.loadtxt(tmp_path / "scores.csv", delimiter=",")
+    assert np.array_equal(csv, expected.transform(A))
+
+
+def test_json_is_all_that_programs_get(rows):
+    out = command("fit", rows, "-k", 2, "--json", "--seed", 1)
+    content = json.loads(out.stdout)
+    assert out.stderr == ""
+    assert content["run"]["seed"] == 1
+    assert len(content["history"]) == 30
+    assert len(content["singular_values"]) == 2
+    assert content["ledger"]["bytes_up"] > 0
+
+
+def test_several_files_are_the_shards(tmp_path):
+    np.save(tmp_path / "a.npy", A[:50])
+    np.save(tmp_path / "b.npy", A[50:])
+    out = command("fit", tmp_path / "a.npy", tmp_path / "b.npy", "-k", 2, "--json")
+    assert json.loads(out.stdout)["run"]["workers"] == 2
+
+
+def test_explicit_times(rows):
+    out = command("fit", rows, "-k", 2, "--schedule", "0,4,6,7", "--json")
+    assert [r["steps"] for r in json.loads(out.stdout)["history"]] == [4, 2, 1]
+
+
+def write_truncated(path):
+    np.save(path, A)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def write_bad_line(path):
+    path.write_text("1 1:0.5\n-1 2:0.5 oops\n")
+
+
+def write_nan(path):
+    np.save(path, np.where(np.arange(8) == 5, np.nan, A))
+
+
+def write_objects(path):
+    np.save(path, np.array([[1, "a"]], dtype=object), allow_pickle=True)
+
+
+def write_empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "message"),
+    [
+        ("rows.npy", write_truncated, r"rows\.npy: not a complete \.npy file"),
+        ("rows.svm", write_bad_line, r"rows\.svm, line 2: 'oops' is not index:value"),
+        ("rows.npy", write_nan, r"NaN or infinity, first in row 0, column 5"),
+        ("rows.npy", write_objects, r"rows\.npy"),
+        ("rows.svm", write_empty, r"rows\.svm: .*empty"),
+        ("rows.npy", write_empty, r"rows\.npy"),
+        ("gone.npy", lambda path: None, r"gone\.npy: No such file"),
+        ("rows.csv", write_empty, r"\.csv files are not read"),
+    ],
+)
+def test_bad_files_fail_with_one_line(tmp_path, name, write, message):
+    write(tmp_path / name)
+    out = command("fit", tmp_path / name, "-k", 1)
+    assert out.returncode == 1
+    assert re.search(message, out.stderr)
+    assert out.stderr.startswith("localpower: ")
+    assert "Traceback" not in out.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fit"],
+        ["fit", "{rows}"],
+        ["fit", "{rows}", "-k", "0"],
+        ["fit", "{rows}", "-k", "99"],
+        ["fit", "{rows}", "-k", "x"],
+        ["fit", "{rows}", "-k", "3", "--width", "2"],
+        ["fit", "{rows}", "-k", "3", "--method", "foo"],
+        ["fit", "{rows}", "-k", "3", "--schedule", "foo"],
+        ["fit", "{rows}", "-k", "3", "--schedule", "0,x"],
+        ["fit", "{rows}", "-k", "3", "--engine", "cloud"],
+        ["fit", "{rows}", "-k", "3", "--scale", "foo"],
+        ["transform", "{rows}"],
+        ["transform", "{rows}", "{rows}", "-o", "scores.txt"],
+        ["dance"],
+    ],
+)
+def test_bad_usage_exits_with_two(rows, arguments):
+    out = command(*[argument.format(rows=rows) for argument in arguments])
+    assert out.returncode == 2
+    assert "Traceback" not in out.stderr
+    assert out.stderr
+
+
+def test_inspecting_what_is_no_model_fails(tmp_path):
+    out = command("inspect", tmp_path)
+    assert out.returncode == 1
+    assert "is not a model" in out.stderr
+
+
+def test_a_live_table_on_a_terminal(rows):
+    leader, follower = pty.openpty()
+    run = subprocess.Popen(
+        [sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2"],
+        stdout=follower,
+        stderr=follower,
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    assert run.wait() == 0
+    assert b"\x1b[12A" in shown  # redrawn in place
+    assert b"    30     4 " in shown
+
+
+def test_output_into_a_closed_pipe_is_no_error(rows):
+    shell = f"'{sys.executable}' -m localpower fit '{rows}' -k 2 | head -n 1"
+    out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert out.stderr == ""
+
+
+def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
+    run = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2"),
+            *("--engine", "processes:2", "--max-rounds", "10000000", "-o", str(tmp_path / "model")),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    run.stdout.readline()
+    run.stdout.readline()
+    workers = psutil.Process(run.pid).children()
+    assert len(workers) == 2
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert errors == "localpower: interrupted; nothing was written\n"
+    assert not psutil.wait_procs(workers, timeout=10)[1]
+    assert not (tmp_path / "model").exists()
+
+
+def test_version_and_help():
+    assert command("--version").stdout.strip() == f"localpower {lp.__version__}"
+    for arguments in (
+        ["--help"],
+        ["fit", "--help"],
+        ["transform", "--help"],
+        ["inspect", "--help"],
+    ):
+        out = command(*arguments)
+        assert out.returncode == 0
+        assert "example: localpower" in out.stdout
+        assert len(out.stdout.splitlines()) < 50

@@ -1,0 +1,126 @@
+"""The account equals the closed formula of every method."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from helpers import ENGINES, with_spectrum
+
+import localpower as lp
+
+SIZES = [40, 1, 0, 30, 29]  # one shard with a row, one without
+N, D, M, K, R = 100, 13, 5, 3, 4
+A = with_spectrum(N, 0.8 ** np.arange(D))
+BLOCKS = np.split(A, np.cumsum(SIZES)[:-1])
+
+
+def words(ledger, phase):
+    part = ledger.phase(phase)
+    return part.words_down, part.words_up
+
+
+def triangles(width, sizes=SIZES):
+    return sum(min(s, width) * width for s in sizes)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("itemsize", [4, 8])
+@pytest.mark.parametrize(
+    ("options", "up_per_round"),
+    [
+        ({"align": "procrustes", "align_at": "server"}, 2 * D * R),
+        ({"align": "signs", "align_at": "server"}, 2 * D * R),
+        ({"align": "none", "align_at": "server"}, D * R),
+        ({"align": "procrustes", "align_at": "worker"}, D * R),
+        ({"align": "signs", "align_at": "worker"}, D * R),
+        ({"method": "dpi"}, D * R),
+    ],
+)
+def test_rounds_of_local_power(engine, itemsize, options, up_per_round):
+    blocks = [block.astype(f"f{itemsize}") for block in BLOCKS]
+    ledger = lp.svd(
+        blocks, K, width=R, steps=4, max_rounds=6, engine=engine, rng=0, **options
+    ).ledger
+    iterate = ledger.phase("iterate")
+    assert iterate.rounds == 6
+    assert iterate.messages == 6 * 2 * M
+    assert (iterate.words_down, iterate.words_up) == (6 * M * D * R, 6 * M * up_per_round)
+    assert iterate.bytes_down == itemsize * iterate.words_down
+    assert iterate.bytes_up == itemsize * iterate.words_up
+    for record in iterate.records:
+        assert (record.messages, record.words_up) == (2 * M, M * up_per_round)
+    factors = ledger.phase("factors")
+    assert (factors.words_down, factors.words_up) == (M * D * R, triangles(R))
+
+
+def test_aligning_at_the_worker_uploads_half():
+    uploads = {
+        where: lp.svd(BLOCKS, K, align_at=where, rng=0).ledger.phase("iterate").bytes_up
+        for where in ("server", "worker")
+    }
+    assert 2 * uploads["worker"] == uploads["server"]
+
+
+def test_decayed_rounds_of_one_step_send_no_basis():
+    result = lp.svd(BLOCKS, K, steps=4, schedule="halving", max_rounds=5, rng=0)
+    per_round = [record.bytes_up for record in result.history]
+    assert per_round == [8 * M * D * K * copies for copies in (2, 2, 1, 1, 1)]
+
+
+def test_one_shot_moves_one_round():
+    ledger = lp.svd(BLOCKS, K, method="one_shot", steps=50, rng=0).ledger
+    assert words(ledger, "iterate") == (M * D * K, 2 * M * D * K)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_shot_baselines_send_the_vectors_that_a_shard_has(engine):
+    vectors = sum(min(s, K) for s in SIZES)
+    for method, extra in (("uda", 0), ("aligned_average", 0), ("wda", vectors)):
+        ledger = lp.svd(BLOCKS, K, method=method, engine=engine, rng=0).ledger
+        assert words(ledger, "iterate") == (0, D * vectors + extra)
+        assert words(ledger, "factors") == (M * D * K, triangles(K))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_randomised_svd(engine):
+    ledger = lp.svd(BLOCKS, K, method="dr_svd", engine=engine, rng=0).ledger
+    r = K + (D - K) // 4
+    assert ledger.phase("iterate").rounds == 3
+    down, up = words(ledger, "iterate")
+    assert down == M * D * r * 3 + triangles(r)
+    assert up == M * D * r * 2 + triangles(r)
+
+
+@pytest.mark.parametrize(
+    ("options", "down", "up"),
+    [
+        ({}, 0, 2 * D),
+        ({"center": True}, D, 2 * D),
+        ({"scale": "std"}, D, 2 * D),
+        ({"scale": "max"}, D, 4 * D),
+        ({"scale": "minmax"}, 2 * D, 4 * D),
+        ({"center": True, "scale": "max"}, 2 * D, 4 * D),
+    ],
+)
+def test_set_up_is_two_small_rounds(options, down, up):
+    ledger = lp.svd(BLOCKS, K, rng=0, **options).ledger
+    assert ledger.phase("setup").rounds == 2
+    assert words(ledger, "setup") == (M * down, M * up)
+
+
+def test_left_vectors_are_one_more_round():
+    ledger = lp.svd(BLOCKS, K, width=R, return_u=True, rng=0).ledger.phase("factors")
+    assert ledger.rounds == 2
+    left = ledger.records[1]
+    assert left.words_down == M * D * R + sum(min(s, R) for s in SIZES) * K
+    assert left.words_up == N * K
+
+
+def test_totals_are_the_sums_of_all_rounds_and_history_agrees():
+    result = lp.svd(sp.csr_array(A), K, max_rounds=4, workers=M, return_u=True, rng=0)
+    ledger = result.ledger
+    for name in ("messages", "words_up", "words_down", "bytes_up", "bytes_down"):
+        total = sum(getattr(record, name) for record in ledger.records)
+        parts = (ledger.phase(phase) for phase in ("setup", "iterate", "factors"))
+        assert getattr(ledger, name) == total == sum(getattr(part, name) for part in parts)
+    assert sum(r.bytes_up for r in result.history) == ledger.phase("iterate").bytes_up
+    assert sum(r.bytes_down for r in result.history) == ledger.phase("iterate").bytes_down

@@ -1,0 +1,107 @@
+"""Results: on disk, continued, seeded, stopped."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers import same_bits, with_spectrum
+
+import localpower as lp
+
+A = with_spectrum(200, 0.6 ** np.arange(9), seed=3)
+
+
+@pytest.mark.parametrize("options", [{}, {"center": True, "scale": "std", "return_u": True}])
+def test_a_saved_result_is_read_back_whole(tmp_path, options):
+    result = lp.svd(A, 3, workers=4, rng=0, **options)
+    result.save(tmp_path / "model")
+    again = lp.Result.load(tmp_path / "model")
+    assert same_bits(result, again)
+    assert again.history == result.history
+    assert again.ledger == result.ledger
+    assert again.run == result.run
+    assert np.array_equal(again.transform(A), result.transform(A))
+    readable = json.loads((tmp_path / "model" / "run.json").read_text())
+    assert readable["run"]["seed"] == 0
+    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["model.npz", "run.json"]
+
+
+def test_saving_replaces_a_model(tmp_path):
+    lp.svd(A, 2, rng=0).save(tmp_path)
+    lp.svd(A, 3, rng=0).save(tmp_path)
+    assert lp.Result.load(tmp_path).components.shape == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: (p / "run.json").unlink(), r"run\.json is missing"),
+        (lambda p: (p / "model.npz").unlink(), r"model\.npz is missing"),
+        (lambda p: (p / "run.json").write_text("{"), "not a readable model"),
+        (lambda p: (p / "run.json").write_text('{"format": 99}'), "format 99"),
+        (lambda p: (p / "run.json").write_text("[]"), "not a readable model"),
+        (lambda p: (p / "model.npz").write_bytes(b"junk"), "not a readable model"),
+        (lambda p: (p / "model.npz").write_bytes((p / "model.npz").read_bytes()[:99]), "readable"),
+    ],
+)
+def test_a_damaged_model_is_refused_by_name(tmp_path, damage, message):
+    lp.svd(A, 2, rng=0).save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(lp.DataError, match=message):
+        lp.Result.load(tmp_path)
+
+
+def test_a_model_with_a_pickle_in_it_is_refused(tmp_path):
+    lp.svd(A, 2, rng=0).save(tmp_path)
+    np.savez(tmp_path / "model.npz", components=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(lp.DataError, match="not a readable model"):
+        lp.Result.load(tmp_path)
+
+
+def test_a_model_is_not_written_over_a_file(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="is a file"):
+        lp.svd(A, 2, rng=0).save(tmp_path / "file")
+
+
+def test_the_same_seed_gives_the_same_bits_and_is_recorded():
+    a, b = (lp.svd(A, 3, workers=5, shuffle=True, rng=7) for _ in range(2))
+    assert same_bits(a, b)
+    fresh = lp.svd(A, 3, workers=5, shuffle=True)
+    assert same_bits(fresh, lp.svd(A, 3, workers=5, shuffle=True, rng=fresh.run["seed"]))
+    generator = lp.svd(A, 3, workers=5, shuffle=True, rng=np.random.default_rng(7))
+    assert same_bits(a, generator)
+
+
+def test_tol_stops_when_the_subspace_is_still():
+    result = lp.svd(A, 3, method="dpi", workers=3, tol=1e-9, max_rounds=500, rng=0)
+    assert len(result.history) < 100
+    exact = np.linalg.svd(A)[2][:3].T
+    assert lp.subspace_distance(result.components.T, exact) < 1e-8
+
+
+def test_the_callback_sees_every_round_and_can_end_the_run():
+    seen = []
+
+    def callback(record, state):
+        seen.append((record.round, record.steps, state.steps, state.basis.shape))
+        return record.round == 4
+
+    result = lp.svd(A, 3, width=5, steps=2, workers=3, rng=0, callback=callback)
+    assert seen == [(t, 2, 2 * t, (9, 5)) for t in range(1, 5)]
+    assert len(result.history) == 4
+
+
+def test_transform_refuses_other_columns():
+    with pytest.raises(lp.DataError, match="8 columns where the model has 9"):
+        lp.svd(A, 2, rng=0).transform(A[:, :8])
+
+
+def test_a_result_shows_itself_in_a_line():
+    assert repr(lp.svd(A, 2, rng=0)).startswith("Result(rank=2, columns=9, method='local_power'")
+
+
+def test_components_of_a_shuffled_fit_are_those_of_the_rows():
+    a = lp.svd(A, 3, method="dpi", workers=4, max_rounds=100, shuffle=True, rng=0)
+    b = lp.svd(A, 3, method="dpi", workers=4, max_rounds=100, rng=0)
+    assert lp.subspace_distance(a.components.T, b.components.T) < 1e-12
