@@ -97,6 +97,14 @@ def test_transform_refuses_other_columns():
         lp.svd(A, 2, rng=0).transform(A[:, :8])
 
 
+def test_transform_takes_text_that_happens_to_be_narrower(tmp_path):
+    (tmp_path / "rows.svm").write_text("1 1:2 3:1\n-1 2:5\n")
+    model = lp.svd(A, 2, rng=0)
+    expected = np.zeros((2, 9))
+    expected[0, [0, 2]], expected[1, 1] = [2, 1], 5
+    assert np.allclose(model.transform(tmp_path / "rows.svm"), expected @ model.components.T)
+
+
 def test_a_result_shows_itself_in_a_line():
     assert repr(lp.svd(A, 2, rng=0)).startswith("Result(rank=2, columns=9, method='local_power'")
 

@@ -88,8 +88,8 @@ class Result:
 
     def transform(self, data: Any) -> Array:
         """Project rows on the components, (n, k); takes whatever `svd` takes as data."""
-        source = open_source(data)
         d = self.components.shape[1]
+        source = open_source(data, columns=d)
         if source.columns != d:
             raise DataError(f"data has {source.columns} columns where the model has {d}")
         matrix = LocalMatrix(Shard(source.pieces, d, source.dtype))

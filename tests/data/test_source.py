@@ -233,6 +233,13 @@ def test_what_has_not_two_dimensions_is_refused(data):
         open_source(data)
 
 
+def test_rows_of_different_lengths_are_refused():
+    with pytest.raises(DataError, match="data has rows of different lengths"):
+        open_source([[1.0, 2.0], [3.0]])
+    with pytest.raises(DataError, match=r"data\[1\] has rows of different lengths"):
+        open_source([X, [[1.0, 2.0], [3.0]]])
+
+
 @pytest.mark.parametrize(
     "data",
     [

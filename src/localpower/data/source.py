@@ -43,17 +43,20 @@ class Source:
         return np.dtype(np.float32 if narrow else np.float64)
 
 
-def open_source(data: Any) -> Source:
-    """Take an array, a sparse matrix or a path; or a list of those, as the user's own shards."""
+def open_source(data: Any, columns: int = 0) -> Source:
+    """Take an array, a sparse matrix or a path; or a list of those, as the user's own shards.
+
+    Text does not tell its width: it gets that of the widest piece, and `columns` at least.
+    """
     if isinstance(data, Source):
         return data
     separate = is_list_of_blocks(data)
     named = {f"data[{i}]": block for i, block in enumerate(data)} if separate else {"data": data}
     texts = _read_texts(named)
     pieces = tuple(_piece(block, name) for name, block in {**named, **texts}.items())
-    widest = max(piece.shape[1] for piece in pieces)
+    widest = max(columns, *(piece.shape[1] for piece in pieces))
     for name, piece in zip(named, pieces, strict=True):
-        if name in texts:  # text does not tell its width
+        if name in texts:
             piece.resize((piece.shape[0], widest))
     widths = [piece.shape[1] for piece in pieces]
     for name, width in zip(named, widths, strict=True):
@@ -98,7 +101,12 @@ def _piece(data: Any, name: str) -> Any:
     if hasattr(data, "tocsr"):
         _check(data, name)
         return _csr(data)
-    array = np.asanyarray(data)
+    try:
+        array = np.asanyarray(data)
+    except ValueError as error:
+        raise DataError(
+            f"{name} has rows of different lengths; all need the same columns"
+        ) from error
     _check(array, name)
     if np.ma.is_masked(array):
         raise DataError(f"{name} has masked entries: fill in values, or leave out their rows")

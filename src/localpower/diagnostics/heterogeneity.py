@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from localpower.core.alignment import procrustes
 from localpower.core.linalg import Array, fold
 from localpower.core.local_matrix import GRAM_COLUMNS, LocalMatrix
 from localpower.core.moments import moments
@@ -80,3 +81,42 @@ def _matrix(rows: Any) -> LocalMatrix:
     if piece.ndim != 2:
         raise ValueError(f"shards must be a sequence of matrices, got one of shape {piece.shape}")
     return LocalMatrix(Shard((piece,), piece.shape[1], np.dtype(np.float64)))
+
+
+def rho(bases: Sequence[Array], anchor: int = 0, aligned: bool = True) -> float:
+    """Residual error ``ρ_t`` between shards' bases, Definition 3.
+
+    ``max_i min_O ‖Z_i O - Z_anchor‖₂`` over orthogonal O, or with ``O = I`` if not `aligned`. The
+    Procrustes rotation attains the minimum in every unitarily invariant norm.
+
+    Examples
+    --------
+    >>> Z = np.eye(3)[:, :2]
+    >>> rho([Z, Z[:, ::-1]]), round(rho([Z, Z[:, ::-1]], aligned=False), 6)
+    (0.0, 2.0)
+    """
+    Z = bases[anchor]
+    rotated = (W @ procrustes(W, Z) if aligned else W for W in bases)
+    return max(float(np.linalg.norm(W - Z, 2)) for W in rotated)
+
+
+def kappa(sigma: Sequence[float] | Array) -> float:
+    """Condition number ``‖M‖‖M†‖`` from the spectrum of M; values at rounding level count as 0."""
+    sigma = np.asarray(sigma, dtype=np.float64)
+    kept = sigma[sigma > sigma.max(initial=0.0) * sigma.size * np.finfo(np.float64).eps]
+    return float(kept.max() / kept.min()) if kept.size else 1.0
+
+
+def coherence(A: Array) -> float:
+    """Row coherence ``μ = n/ρ · max_j ‖u_j‖²`` with u_j the rows of an orthonormal column basis.
+
+    ρ is the rank; the paper writes d, which is the same for a matrix of full column rank.
+
+    Examples
+    --------
+    >>> round(coherence(np.ones((4, 1))), 6), coherence(np.eye(4)[:, :2])
+    (1.0, 2.0)
+    """
+    U, S, _ = np.linalg.svd(A, full_matrices=False)
+    U = U[:, S[0] * max(A.shape) * np.finfo(np.float64).eps < S]
+    return float(A.shape[0] / U.shape[1] * np.square(U).sum(axis=1).max())
