@@ -76,14 +76,14 @@ def rho_bound_aligned(
     Its second branch has a limit as p grows: the residual saturates.
     """
     return min(
-        2 * math.e**2 * kappa**steps * steps * eta,
-        eta * sigma_1 / delta_k + 2 * gamma_k ** (steps / 4) * C,
+        2 * math.exp(2) * _power(kappa, steps) * steps * eta,
+        eta * sigma_1 / delta_k + 2 * _power(gamma_k, steps / 4) * C,
     )
 
 
 def rho_bound_vanilla(kappa: float, steps: int, eta: float, rank: int) -> float:
     """Theorem 2 without alignment: ``4e√k p κ^p η``, exponential in p."""
-    return 4 * math.e * math.sqrt(rank) * steps * kappa**steps * eta
+    return 4 * math.e * math.sqrt(rank) * steps * _power(kappa, steps) * eta
 
 
 def theorem_2_applies(kappa: float, steps: int, eta: float) -> bool:
@@ -112,3 +112,10 @@ def statistical_error(
     b bounds the squared norm of a row; with probability 1 - δ (appendix "Statistical Error").
     """
     return 4 * squared_norm / delta_k * math.sqrt(math.log(columns / failure) / rows)
+
+
+def _power(base: float, exponent: float) -> float:
+    try:
+        return math.pow(base, exponent)
+    except OverflowError:
+        return math.inf
