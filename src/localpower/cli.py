@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,12 +16,14 @@ import numpy as np
 
 from localpower.api import METHODS, svd
 from localpower.core.alignment import ALIGNMENTS
-from localpower.core.errors import LocalPowerError
+from localpower.core.errors import DataError, LocalPowerError
 from localpower.core.local_power import State
 from localpower.core.scaling import SCALES
+from localpower.data import registry
 from localpower.result import Record, Result
 from localpower.version import __version__
 
+WHERE = "folder of data sets, before LOCALPOWER_DATA and the user's cache"
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
 
@@ -85,6 +88,87 @@ def transform(options: argparse.Namespace) -> None:
 def inspect(options: argparse.Namespace) -> None:
     """``localpower inspect``."""
     _show(Result.load(options.model), options.json, None)
+
+
+def reproduce(options: argparse.Namespace) -> None:
+    """``localpower reproduce``."""
+    from localpower.experiments.reproduce import reproduce as run
+    from localpower.experiments.runner import items
+
+    if options.list:
+        for name, item in items().items():
+            print(f"{name:<24} {item.title}")
+        return
+    run(options.items, Path(options.output), options.data_dir, Line(sys.stdout).show)
+
+
+def data_list(options: argparse.Namespace) -> None:
+    """``localpower data list``."""
+    print(f"{'name':<10} {'rows':>7} {'columns':>7}  where")
+    for name, known in registry.DATA_SETS.items():
+        path = registry.find(name, options.data_dir)
+        where = path or f"missing: localpower data get {name}"
+        print(f"{name:<10} {known.rows:>7} {known.columns:>7}  {where}")
+
+
+def data_info(options: argparse.Namespace) -> None:
+    """``localpower data info``."""
+    known = registry.data_set(options.name)
+    path = registry.find(options.name, options.data_dir)
+    print(f"{known.title}: {known.rows} x {known.columns} in the paper")
+    print(f"published at {known.url}")
+    if known.note:
+        print(f"note: {known.note}")
+    if path is None:
+        print(f"missing; looked in {', '.join(map(str, registry.search_path(options.data_dir)))}")
+    else:
+        print(f"found at {path}, {_size(path.stat().st_size)}, sha256 {registry.sha256(path)}")
+
+
+def data_path(options: argparse.Namespace) -> None:
+    """``localpower data path``."""
+    path = registry.find(options.name, options.data_dir)
+    if path is None:
+        raise DataError(registry.how_to_get(options.name))
+    print(registry.verify(path))
+
+
+def data_get(options: argparse.Namespace) -> None:
+    """``localpower data get``."""
+    line = Line(sys.stderr)
+
+    def progress(done: int, total: int | None) -> None:
+        if line.live:
+            line.show(f"{_size(done)} of {_size(total) if total else 'unknown size'}")
+
+    folder = None if options.data_dir is None else Path(options.data_dir)
+    path = registry.download(options.name, folder, progress)
+    line.end()
+    print(path)
+
+
+class Line:
+    """Progress: one line that is written over on a terminal, a line each elsewhere."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.live = stream.isatty()
+        self._open = False
+
+    def show(self, text: str) -> None:
+        """Show where a long job stands; what is left out or written stays on the screen."""
+        lasting = text.startswith(("left out", "->")) or not self.live
+        text = text if lasting else text[: shutil.get_terminal_size().columns - 1]
+        end = "\n" if lasting else ""
+        start = "\r\x1b[K" if self.live else ""
+        print(f"{start}{text}", end=end, file=self.stream, flush=True)
+        self._open = not lasting
+
+    def end(self) -> None:
+        """Leave what is shown and go on to a new line."""
+        if self._open:
+            print(file=self.stream)
+            self._open = False
 
 
 class Table:
@@ -185,6 +269,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"localpower {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_fit(commands)
+    _add_study(commands)
 
     command = commands.add_parser(
         "transform",
@@ -252,6 +337,39 @@ def _add_fit(commands: Any) -> None:
     add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")
     add("--json", action="store_true", help="print JSON instead of tables")
     command.set_defaults(command=fit)
+
+
+def _add_study(commands: Any) -> None:
+    command = commands.add_parser(
+        "reproduce",
+        help="run the paper's evaluation: every table and figure",
+        description="example: localpower reproduce table-final figure-2a --data-dir ~/libsvm",
+    )
+    command.add_argument("items", metavar="ITEM", nargs="*", help="tables and figures (all)")
+    command.add_argument("-o", "--output", default="build/paper", metavar="FOLDER",
+        help="where results, figures and page go (build/paper); what is there is kept")  # fmt: skip
+    command.add_argument("--data-dir", metavar="FOLDER", help=WHERE)
+    command.add_argument("--list", action="store_true", help="list the items")
+    command.set_defaults(command=reproduce)
+
+    data = commands.add_parser(
+        "data",
+        help="the paper's data sets: which are here, where to get the others",
+        description="example: localpower data list",
+    )
+    actions = data.add_subparsers(required=True, metavar="ACTION")
+    for name, function, what in (
+        ("list", data_list, "all sets, and where they are"),
+        ("info", data_info, "one set: size, address, checksum, deviations"),
+        ("path", data_path, "the path of a set, for scripts"),
+        ("get", data_get, "download a set from where LIBSVM publishes it"),
+    ):
+        example = f"example: localpower data {name}{'' if name == 'list' else ' a9a'}"
+        action = actions.add_parser(name, help=what, description=example)
+        if name != "list":
+            action.add_argument("name", metavar="NAME", help="a name that `data list` shows")
+        action.add_argument("--data-dir", metavar="FOLDER", help=WHERE)
+        action.set_defaults(command=function)
 
 
 def _names(known: Any) -> str:

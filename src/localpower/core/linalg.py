@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import islice
 from operator import add
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ Array = NDArray[np.floating[Any]]
 T = TypeVar("T")
 
 FAN_IN = 8
+EIGH_COLUMNS = 200  # beyond, a few leading eigenpairs are found faster by Lanczos iteration
 
 
 def orth(Y: Array) -> Array:
@@ -35,6 +36,35 @@ def widen(Z: Array, width: int) -> Array:
 def random_basis(columns: int, width: int, rng: np.random.Generator) -> Array:
     """Draw the common start: a Gaussian (columns, width) matrix, orthonormalised."""
     return orth(rng.standard_normal((columns, width)))
+
+
+def leading_eigenpairs(G: Array, rank: int) -> tuple[Array, Array]:
+    """Largest `rank` eigenvalues of a symmetric matrix, descending, and vectors (d, rank)."""
+    if G.shape[0] > EIGH_COLUMNS and 4 * rank < G.shape[0]:
+        return lanczos(lambda x: G @ x, G.shape[0], rank)
+    values, vectors = np.linalg.eigh(G)
+    return values[::-1][:rank], vectors[:, ::-1][:, :rank]
+
+
+def lanczos(
+    multiply: Callable[[Array], Array], d: int, rank: int, which: Literal["LA", "LM"] = "LA"
+) -> tuple[Array, Array]:
+    """Eigenpairs of a symmetric operator on (d, r) matrices, largest first, from a fixed start.
+
+    `which` is ``"LA"`` for the largest values, ``"LM"`` for the largest magnitudes.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    start = np.random.default_rng(0).standard_normal(d)
+    if rank == 0 or not multiply(start[:, None]).any():
+        return np.zeros(0), np.zeros((d, 0))
+
+    def matvec(x: Array) -> Array:
+        return multiply(x.reshape(d, 1)).astype(np.float64, copy=False)
+
+    operator = LinearOperator((d, d), matvec=matvec, dtype=np.float64)
+    values, vectors = eigsh(operator, k=rank, v0=start, which=which)
+    return values[::-1], vectors[:, ::-1]
 
 
 def fold(items: Iterable[T], count: int) -> T:

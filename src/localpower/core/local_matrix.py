@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from localpower.core.linalg import Array
+from localpower.core.linalg import Array, lanczos, leading_eigenpairs
 from localpower.core.shard import Shard
 
 GRAM_COLUMNS = 1024  # up to here a worker may form its own d×d matrix
@@ -77,28 +77,13 @@ class LocalMatrix:
         """
         rows, columns = self.shape
         if columns <= GRAM_COLUMNS:
-            values, vectors = np.linalg.eigh(self.gram())
+            values, vectors = leading_eigenpairs(self.gram(), rank)
         else:
-            values, vectors = self._lanczos(min(rank, rows))
-        values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
+            values, vectors = lanczos(self.product, columns, min(rank, rows))
         floor = values[0] * columns * np.finfo(self.dtype).eps if values.size else 0.0
         kept = values > max(floor, 0.0)
         values, vectors = values[kept] / max(rows, 1), vectors[:, kept]
         return vectors.astype(self.dtype, copy=False), values.astype(self.dtype, copy=False)
-
-    def _lanczos(self, rank: int) -> tuple[Array, Array]:
-        from scipy.sparse.linalg import LinearOperator, eigsh
-
-        d = self.shape[1]
-        start = np.random.default_rng(0).standard_normal(d)
-        if rank == 0 or not self.product(start[:, None]).any():
-            return np.empty(0), np.empty((d, 0))
-
-        def multiply(x: Array) -> Array:
-            return self.product(x.reshape(d, -1)).astype(np.float64)
-
-        operator = LinearOperator((d, d), matvec=multiply, matmat=multiply, dtype=np.float64)
-        return eigsh(operator, k=rank, v0=start, which="LA")
 
     def _scaled(self, Z: Array, dtype: np.dtype[Any]) -> Array:
         factor = self.factor if isinstance(self.factor, float) else self.factor[:, None]

@@ -13,15 +13,19 @@ from localpower.core.local_power import State
 from localpower.core.tasks import PowerSteps, ProjectRows, Scatter
 
 
-def dr_svd(engine: Engine, rank: int, rng: np.random.Generator) -> Iterator[State]:
+def dr_svd(
+    engine: Engine, rank: int, rng: np.random.Generator, width: int | None = None
+) -> Iterator[State]:
     """``Y = A AᵀA Ω``, ``Q = orth(Y)``, ``B = QᵀA``; the top right singular vectors of ``B``.
 
     The rows of ``Q`` stay with their shards: each factors its own ``A_i W``, where ``W = AᵀAΩ``,
     sends the triangle, and receives its block of the orthonormal factor of all triangles. ``W``
     is sent again with the block, so that no worker has to remember anything between rounds.
+    The width of Ω is ``k + ⌊(d - k)/4⌋`` unless given.
     """
     d = engine.columns
-    Omega = rng.standard_normal((d, rank + (d - rank) // 4)).astype(engine.dtype)
+    width = rank + (d - rank) // 4 if width is None else width
+    Omega = rng.standard_normal((d, width)).astype(engine.dtype)
     W = engine.sum(PowerSteps(Omega, steps=1)).product
     W = (W / (np.abs(W).max() or 1.0)).astype(engine.dtype)
     R = triangles(engine, W)

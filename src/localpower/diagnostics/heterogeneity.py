@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from localpower.core.alignment import procrustes
-from localpower.core.linalg import Array, fold
+from localpower.core.linalg import EIGH_COLUMNS, Array, fold, lanczos
 from localpower.core.local_matrix import GRAM_COLUMNS, LocalMatrix
 from localpower.core.moments import moments
 from localpower.core.shard import Shard
@@ -43,11 +43,15 @@ def eta(shards: Sequence[Any]) -> float:
 def _dense(matrices: list[LocalMatrix]) -> float:
     n = sum(matrix.shape[0] for matrix in matrices)
     M = fold((matrix.gram() for matrix in matrices), len(matrices)) / n
-    farthest = max(_norm(matrix.gram() / matrix.shape[0] - M) for matrix in matrices)
-    return farthest / (_norm(M) or 1.0)
+    farthest = max(spectral_norm(matrix.gram() / matrix.shape[0] - M) for matrix in matrices)
+    return farthest / (spectral_norm(M) or 1.0)
 
 
-def _norm(symmetric: Array) -> float:
+def spectral_norm(symmetric: Array) -> float:
+    """Largest magnitude of an eigenvalue of a symmetric matrix."""
+    d = symmetric.shape[0]
+    if d > EIGH_COLUMNS:
+        return _lanczos_norm(lambda x: symmetric @ x, d)
     return float(np.abs(np.linalg.eigvalsh(symmetric)).max())
 
 
@@ -65,14 +69,8 @@ def _matrix_free(matrices: list[LocalMatrix]) -> float:
 
 
 def _lanczos_norm(multiply: Callable[[Array], Array], d: int) -> float:
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
-    start = np.random.default_rng(0).standard_normal(d)
-    if not multiply(start[:, None]).any():
-        return 0.0
-    operator = LinearOperator((d, d), matvec=lambda x: multiply(x.reshape(d, 1)), dtype=float)
-    values = eigsh(operator, 1, v0=start, which="LM", tol=1e-6, return_eigenvectors=False)
-    return float(abs(values[0]))
+    values, _ = lanczos(multiply, d, 1, which="LM")
+    return float(np.abs(values).max(initial=0.0))
 
 
 def _matrix(rows: Any) -> LocalMatrix:
