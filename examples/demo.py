@@ -61,9 +61,7 @@ def main(folder):
         rounds = len(result.history)
         print(f"{name:<30} {quick:>9} {rounds:>8} {moved:>6.0f} kB {error:>9.1e} {off:>14.1e}")
 
-    print(
-        "\nLocal steps reach two digits in fewer rounds; halving p then goes on to full precision."
-    )
+    print("\nLocal steps reach two digits in fewer rounds; halving p then goes on past the stall.")
 
     first = next(iter(results))
     results[first].save(folder / "model")

@@ -18,7 +18,7 @@ A = np.random.default_rng(0).standard_normal((20, 6))
         ({"rank": 7}, ValueError, r"rank=7 is more than.*n_features=6.*take 1 to 6"),
         ({"rank": 2.5}, TypeError, r"rank=2\.5 must be a whole number"),
         ({"rank": "3"}, TypeError, r"rank='3'"),
-        ({"rank": True}, ValueError, r"rank=True"),
+        ({"rank": True}, TypeError, r"rank=True must be a whole number"),
         ({"width": 2}, ValueError, r"width=2 is below rank=3"),
         ({"width": 7}, ValueError, r"width=7 is more than n_features=6"),
         ({"method": "foo"}, ValueError, r"method='foo' is not known: take one of local_power, dpi"),
@@ -37,6 +37,16 @@ A = np.random.default_rng(0).standard_normal((20, 6))
         ({"max_rounds": 0}, ValueError, r"max_rounds=0"),
         ({"tol": -1}, ValueError, r"tol=-1"),
         ({"tol": float("nan")}, ValueError, r"tol=nan"),
+        ({"tol": "a"}, ValueError, r"tol='a'"),
+        ({"tol": None}, ValueError, r"tol=None"),
+        ({"rng": -1}, ValueError, r"rng=-1 must be a non-negative whole number"),
+        ({"rng": "a"}, ValueError, r"rng='a'"),
+        ({"method": []}, ValueError, r"method=\[\] is not known"),
+        ({"align": ["signs"]}, ValueError, r"align=\['signs'\] is not known"),
+        ({"scale": []}, ValueError, r"scale=\[\] is not known"),
+        ({"schedule": lambda t: 2.5}, TypeError, r"schedule\(0\) gave 2\.5"),
+        ({"schedule": lambda t: None}, TypeError, r"schedule\(0\) gave None"),
+        ({"callback": 5}, TypeError, r"callback=5 must be a function"),
         ({"workers": 0}, ValueError, r"workers=0"),
         ({"scale": "unit"}, ValueError, r"scale='unit'.*max, minmax, std"),
         ({"engine": "cloud"}, ValueError, r"engine='cloud' is not known.*threads"),
@@ -60,7 +70,7 @@ def bad(value, row=7, column=2):
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array, sp.csc_matrix, np.float32])
 def test_values_that_are_not_finite_are_found_where_they_stand(engine, value, shuffle, form):
-    with pytest.raises(lp.DataError, match=r"NaN or infinity, first in row 7, column 2"):
+    with pytest.raises(lp.DataError, match=r"NaN or infinity in data, row 7, column 2"):
         lp.svd(form(bad(value)), 2, workers=3, shuffle=shuffle, engine=engine, rng=0)
 
 

@@ -103,7 +103,7 @@ def write_empty(path):
     [
         ("rows.npy", write_truncated, r"rows\.npy: not a complete \.npy file"),
         ("rows.svm", write_bad_line, r"rows\.svm, line 2: 'oops' is not index:value"),
-        ("rows.npy", write_nan, r"NaN or infinity, first in row 0, column 5"),
+        ("rows.npy", write_nan, r"NaN or infinity in .*rows\.npy, row 0, column 5"),
         ("rows.npy", write_objects, r"rows\.npy"),
         ("rows.svm", write_empty, r"rows\.svm: .*empty"),
         ("rows.npy", write_empty, r"rows\.npy"),
@@ -176,10 +176,42 @@ def test_a_live_table_on_a_terminal(rows):
     assert b"    30     4 " in shown
 
 
-def test_output_into_a_closed_pipe_is_no_error(rows):
-    shell = f"'{sys.executable}' -m localpower fit '{rows}' -k 2 | head -n 1"
+def test_output_into_a_closed_pipe_is_no_error_and_the_model_is_written(rows, tmp_path):
+    fit = f"'{sys.executable}' -m localpower fit '{rows}' -k 2 --max-rounds 2000"
+    shell = f"{fit} -o '{tmp_path / 'model'}' | head -n 1; exit ${{PIPESTATUS[0]}}"
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert out.stderr == ""
+    assert len(lp.Result.load(tmp_path / "model").history) == 2000
+
+
+def test_rows_from_a_pipe_are_refused_not_half_read(tmp_path):
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    out = command("fit", fifo, "-k", 1)
+    assert out.returncode == 1
+    assert "is not a regular file" in out.stderr
+
+
+def test_several_files_are_named_in_errors(rows, tmp_path):
+    np.save(tmp_path / "nan.npy", np.where(np.arange(8) == 5, np.nan, A))
+    np.save(tmp_path / "narrow.npy", A[:, :4])
+    out = command("fit", rows, tmp_path / "nan.npy", "-k", 1)
+    assert re.search(r"NaN or infinity in .*nan\.npy, row 0, column 5", out.stderr)
+    out = command("fit", rows, tmp_path / "narrow.npy", "-k", 1)
+    assert re.search(r"narrow\.npy has 4 columns where .*rows\.npy has 8", out.stderr)
+
+
+def test_outputs_are_checked_before_the_work(rows, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file", ""):
+        out = command("fit", rows, "-k", 2, "-o", path, "--max-rounds", 10**9)
+        assert out.returncode == 2
+        assert "a model is written into one" in out.stderr
+    assert command("fit", rows, "-k", 2, "-o", tmp_path / "model").returncode == 0
+    out = command("transform", tmp_path / "model", rows, "-o", rows)
+    assert out.returncode == 2
+    assert "is also DATA" in out.stderr
+    assert np.array_equal(np.load(rows), A)
 
 
 def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
@@ -199,7 +231,7 @@ def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
     run.send_signal(signal.SIGINT)
     _, errors = run.communicate(timeout=30)
     assert run.returncode == 130
-    assert errors == "localpower: interrupted; nothing was written\n"
+    assert errors == "localpower: interrupted\n"
     assert not psutil.wait_procs(workers, timeout=10)[1]
     assert not (tmp_path / "model").exists()
 

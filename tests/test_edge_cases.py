@@ -152,6 +152,36 @@ def test_float32_stays_float32_at_any_scale(scale, center):
     assert np.abs(r.singular_values / expected - 1).max() < 20 * np.finfo(np.float32).eps
 
 
+@pytest.mark.parametrize("scale", [None, "max", "minmax", "std"])
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "power"),
+    [
+        ("f4", 124),
+        ("f4", 120),
+        ("f4", -120),
+        ("f4", -140),
+        ("f8", 1015),
+        ("f8", -1000),
+        ("f8", -1040),
+    ],
+)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_data_at_the_limits_of_the_number_format(dtype, power, scale, center, sparse):
+    rng = np.random.default_rng(0)
+    A = np.ldexp(rng.uniform(-1, 1, (3000, 4)) * [1, 0.5, 0.25, 0.125], power).astype(dtype)
+    data = sp.csr_array(A) if sparse else A
+    r = lp.svd(data, 2, method="dpi", workers=3, center=center, scale=scale, rng=0)
+    assert np.isfinite(r.components).all()
+    assert np.isfinite(r.singular_values).all()
+    V = r.components.astype(float)
+    assert np.abs(V @ V.T - np.eye(2)).max() < 50 * np.finfo(dtype).eps
+    if scale is None and not center and power > -1000:
+        S = np.linalg.svd(np.ldexp(A.astype(float), -power), compute_uv=False)[:2]
+        found = np.ldexp(r.singular_values.astype(float), -power)
+        assert np.allclose(found, S, rtol=1e-4 if power > -130 or dtype == "f8" else 1e-1)
+
+
 def test_float32_sums_over_many_rows_are_accumulated_safely():
     rows = np.full((1_000_000, 2), 0.1, dtype=np.float32)
     rows[::2, 1] = -0.1

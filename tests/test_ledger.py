@@ -75,16 +75,25 @@ def test_one_shot_moves_one_round():
 def test_one_shot_baselines_send_the_vectors_that_a_shard_has(engine):
     vectors = sum(min(s, K) for s in SIZES)
     for method, extra in (("uda", 0), ("aligned_average", 0), ("wda", vectors)):
-        ledger = lp.svd(BLOCKS, K, method=method, engine=engine, rng=0).ledger
-        assert words(ledger, "iterate") == (0, D * vectors + extra)
-        assert words(ledger, "factors") == (M * D * K, triangles(K))
+        for itemsize in (4, 8):
+            blocks = [block.astype(f"f{itemsize}") for block in BLOCKS]
+            result = lp.svd(blocks, K, method=method, engine=engine, rng=0)
+            ledger = result.ledger
+            assert words(ledger, "iterate") == (0, D * vectors + extra)
+            assert words(ledger, "factors") == (M * D * K, triangles(K))
+            for part in (ledger.phase("iterate"), ledger.phase("factors")):
+                assert part.bytes_up == itemsize * part.words_up
+                assert part.bytes_down == itemsize * part.words_down
+            assert result.basis.itemsize == itemsize
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_randomised_svd(engine):
-    ledger = lp.svd(BLOCKS, K, method="dr_svd", engine=engine, rng=0).ledger
+    result = lp.svd(BLOCKS, K, method="dr_svd", engine=engine, rng=0)
+    ledger = result.ledger
     r = K + (D - K) // 4
     assert ledger.phase("iterate").rounds == 3
+    assert len(result.history) == 3
     down, up = words(ledger, "iterate")
     assert down == M * D * r * 3 + triangles(r)
     assert up == M * D * r * 2 + triangles(r)

@@ -32,6 +32,17 @@ def test_saving_replaces_a_model(tmp_path):
     assert lp.Result.load(tmp_path).components.shape == (3, 9)
 
 
+def rewrite_run(path, **changes):
+    content = json.loads((path / "run.json").read_text()) | changes
+    (path / "run.json").write_text(json.dumps(content))
+
+
+def rewrite_arrays(path, **changes):
+    with np.load(path / "model.npz") as content:
+        arrays = {name: content[name] for name in content} | changes
+    np.savez(path / "model.npz", **{n: a for n, a in arrays.items() if a is not None})
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -40,6 +51,10 @@ def test_saving_replaces_a_model(tmp_path):
         (lambda p: (p / "run.json").write_text("{"), "not a readable model"),
         (lambda p: (p / "run.json").write_text('{"format": 99}'), "format 99"),
         (lambda p: (p / "run.json").write_text("[]"), "not a readable model"),
+        (lambda p: rewrite_run(p, run=None), "not a readable model"),
+        (lambda p: rewrite_arrays(p, singular_values=None), "not a readable model"),
+        (lambda p: rewrite_arrays(p, components=np.array("text")), "not a readable model"),
+        (lambda p: rewrite_arrays(p, basis=np.eye(3)), "not a readable model"),
         (lambda p: (p / "model.npz").write_bytes(b"junk"), "not a readable model"),
         (lambda p: (p / "model.npz").write_bytes((p / "model.npz").read_bytes()[:99]), "readable"),
     ],
@@ -60,7 +75,7 @@ def test_a_model_with_a_pickle_in_it_is_refused(tmp_path):
 
 def test_a_model_is_not_written_over_a_file(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match="is a file"):
+    with pytest.raises(ValueError, match="is no directory"):
         lp.svd(A, 2, rng=0).save(tmp_path / "file")
 
 
@@ -90,6 +105,34 @@ def test_the_callback_sees_every_round_and_can_end_the_run():
     result = lp.svd(A, 3, width=5, steps=2, workers=3, rng=0, callback=callback)
     assert seen == [(t, 2, 2 * t, (9, 5)) for t in range(1, 5)]
     assert len(result.history) == 4
+
+
+def test_options_that_are_numpy_scalars_are_recorded_as_plain_numbers(tmp_path):
+    result = lp.svd(
+        A,
+        np.int64(2),
+        max_rounds=np.int64(3),
+        workers=np.int64(3),
+        tol=np.float32(1e-3),
+        center=np.True_,
+        shuffle=np.True_,
+        schedule=lambda t: np.int64(2),
+        rng=np.int64(4),
+    )
+    result.save(tmp_path)
+    assert lp.Result.load(tmp_path).run == result.run
+
+
+def test_transform_refuses_nan_and_names_the_row(tmp_path):
+    model, rows = lp.svd(A, 2, rng=0), A.copy()
+    rows[7, 3] = np.nan
+    with pytest.raises(lp.DataError, match=r"NaN or infinity in data\[1\], row 7"):
+        model.transform([A[:5], rows])
+
+
+def test_inverse_transform_refuses_scores_of_another_width():
+    with pytest.raises(ValueError, match=r"scores must be \(n, 2\)"):
+        lp.svd(A, 2, rng=0).inverse_transform(np.ones((4, 3)))
 
 
 def test_transform_refuses_other_columns():

@@ -3,6 +3,7 @@
 An implementation of LocalPower (Li, Wang, Chen and Zhang, ICML 2021), its baselines and measures.
 """
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from localpower.api import pca, svd
@@ -46,6 +47,10 @@ __all__ = [
     "subspace_distance",
     "svd",
 ]
+
+
+if find_spec("sklearn") is None:
+    __all__ = [name for name in __all__ if name not in ("PCA", "TruncatedSVD")]
 
 
 def __getattr__(name: str) -> Any:

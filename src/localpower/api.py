@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -122,7 +124,7 @@ def svd(
         Cut the rows into so many contiguous shards. By default as many as the engine works on at
         once, or the user's own shards.
     shuffle : bool
-        Shuffle the rows before they are cut.
+        Shuffle the rows before they are cut; this copies them.
     engine : str or Engine
         ``"threads"``, ``"processes"``, ``"inline"``, with a number as in ``"processes:4"``; or an
         engine from `connect`, which is left open.
@@ -153,9 +155,9 @@ def svd(
     (30, 61440)
     """
     options = _options(rank, method, steps, schedule, align, align_at, width)
-    _check_run(max_rounds, tol, workers, scale)
-    seed = secrets.randbits(63) if rng is None else rng
-    generator = np.random.default_rng(seed)
+    max_rounds, tol, workers = _run_options(max_rounds, tol, workers, scale, callback)
+    center, shuffle = bool(center), bool(shuffle)
+    seed, generator = _random(rng)
     with ExitStack() as stack:
         if not isinstance(engine, Engine):
             engine = stack.enter_context(connect(engine))
@@ -168,7 +170,7 @@ def svd(
         metered = Metered(engine)
         metered.place(shards.shards)
 
-        how = _set_up(metered, shards, center, scale)
+        how = _set_up(metered, source, shards, center, scale)
         metered.phase = "iterate"
         states = islice(METHODS[method](metered, generator, options), max_rounds)
         history, basis = _follow(states, metered, options.rank, tol, callback)
@@ -193,7 +195,7 @@ def svd(
         "engine": type(engine).__name__.lower(),
         "center": center,
         "scale": scale,
-        "seed": int(seed) if isinstance(seed, int | np.integer) else None,
+        "seed": seed,
         "rows": source.rows,
         "columns": source.columns,
         "dtype": source.dtype.name,
@@ -205,7 +207,7 @@ def svd(
 
     return Result(
         components=narrow(found.V.T),
-        singular_values=narrow(np.ldexp(found.singular_values, how.exponent)),
+        singular_values=narrow(np.ldexp(found.singular_values.astype(float), how.exponent)),
         U=U,
         basis=basis,
         mean=None if how.shift is None else narrow(how.shift),
@@ -234,16 +236,26 @@ def pca(data: Any, rank: int, *, center: bool = True, **options: Any) -> Result:
     return svd(data, rank, center=center, **options)
 
 
-def _set_up(engine: Engine, shards: Partition, center: bool, scale: str | None) -> Columns:
+pca.__signature__ = inspect.signature(svd).replace(  # type: ignore[attr-defined]
+    parameters=[
+        p.replace(default=True) if p.name == "center" else p
+        for p in inspect.signature(svd).parameters.values()
+    ]
+)
+
+
+def _set_up(
+    engine: Engine, source: Source, shards: Partition, center: bool, scale: str | None
+) -> Columns:
     """Collect column statistics, refuse what is not finite, and hand out shift and scale."""
     stats = describe(engine, scale)
     if stats.bad is not None:
         row, column = shards.original_row(stats.bad[0]), stats.bad[1]
         raise DataError(
-            f"data has NaN or infinity, first in row {row}, column {column} (counted from 0); "
-            "remove such rows or fill in values before the fit"
+            f"NaN or infinity in {source.where(row)}, column {column} (counted from 0); remove "
+            "such rows or fill in values before the fit"
         )
-    how = columns(stats, center, scale)
+    how = columns(stats, center, scale, engine.dtype)
     prepare(engine, how)
     return how
 
@@ -312,14 +324,29 @@ def _options(
     return Options(rank, width, parse(schedule, steps), align, align_at, steps)
 
 
-def _check_run(max_rounds: int, tol: float, workers: int | None, scale: str | None) -> None:
-    _positive("max_rounds", max_rounds)
-    if not 0 <= tol < 1:
-        raise ValueError(f"tol={tol} is the sine of an angle: take 0 <= tol < 1")
-    if workers is not None:
-        _positive("workers", workers)
+def _run_options(
+    max_rounds: Any, tol: Any, workers: Any, scale: Any, callback: Any
+) -> tuple[int, float, int | None]:
+    if not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
+        raise ValueError(f"tol={tol!r} is the sine of an angle: take 0 <= tol < 1")
     if scale is not None:
         _one_of("scale", scale, SCALES)
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback={callback!r} must be a function of a record and a state")
+    rounds = min(_positive("max_rounds", max_rounds), sys.maxsize)
+    return rounds, float(tol), None if workers is None else _positive("workers", workers)
+
+
+def _random(rng: Any) -> tuple[int | None, np.random.Generator]:
+    """Return the seed, where there is one to record, and the generator."""
+    seed = secrets.randbits(63) if rng is None else rng
+    try:
+        generator = np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"rng={rng!r} must be a non-negative whole number, a numpy.random.Generator or None"
+        ) from None
+    return int(seed) if isinstance(seed, int | np.integer) else None, generator
 
 
 def _check_fit(options: Options, source: Source) -> None:
@@ -339,11 +366,13 @@ def _positive(name: str, value: Any) -> int:
         number = index(value)
     except TypeError:
         raise TypeError(f"{name}={value!r} must be a whole number") from None
-    if isinstance(value, bool) or number < 1:
+    if isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} must be a whole number")
+    if number < 1:
         raise ValueError(f"{name}={value!r} must be 1 or more")
     return number
 
 
 def _one_of(name: str, value: Any, known: Iterable[str]) -> None:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise ValueError(f"{name}={value!r} is not known: take one of {', '.join(known)}")

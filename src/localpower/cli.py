@@ -20,7 +20,7 @@ from localpower.core.errors import DataError, LocalPowerError
 from localpower.core.local_power import State
 from localpower.core.scaling import SCALES
 from localpower.data import registry
-from localpower.result import Record, Result
+from localpower.result import Record, Result, model_folder
 from localpower.version import __version__
 
 WHERE = "folder of data sets, before LOCALPOWER_DATA and the user's cache"
@@ -34,10 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.command(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
     except KeyboardInterrupt:
-        return _complain("interrupted; nothing was written", INTERRUPTED)
-    except (LocalPowerError, OSError, MemoryError) as error:
+        return _complain("interrupted", INTERRUPTED)
+    except (LocalPowerError, OSError, MemoryError, RuntimeError, np.linalg.LinAlgError) as error:
         return _complain(_reason(error), FAILED)
     except (ValueError, TypeError) as error:
         return _complain(_reason(error), BAD_USAGE)
@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def fit(options: argparse.Namespace) -> None:
     """``localpower fit``."""
+    if options.output is not None:
+        model_folder(options.output)
     table = Table(sys.stderr if options.json else sys.stdout, quiet=options.json)
     result = svd(
         options.data[0] if len(options.data) == 1 else options.data,
@@ -76,6 +78,8 @@ def transform(options: argparse.Namespace) -> None:
     output = Path(options.output)
     if output.suffix not in (".npy", ".csv"):
         raise ValueError(f"-o {output}: scores are written as .npy or .csv; give such a name")
+    if any(output.exists() and output.samefile(path) for path in options.data):
+        raise ValueError(f"-o {output} is also DATA; give another name")
     data = options.data[0] if len(options.data) == 1 else options.data
     scores = Result.load(options.model).transform(data)
     if output.suffix == ".npy":
@@ -185,8 +189,14 @@ class Table:
 
     def row(self, record: Record, state: State) -> None:
         """Add a round; the callback of `svd`."""
-        if self.silent:
-            return
+        try:
+            if not self.silent:
+                self._print(record)
+        except BrokenPipeError:  # nobody looks any more; the fit goes on
+            self.silent = True
+            _discard_output()
+
+    def _print(self, record: Record) -> None:
         if not self.rows:
             print(self.COLUMNS, file=self.stream)
         drawn = min(len(self.rows), self.WINDOW)
@@ -237,6 +247,10 @@ def _summary(result: Result, path: str | None) -> dict[str, Any]:
             "bytes_down": ledger.bytes_down,
         },
     }
+
+
+def _discard_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _size(count: int) -> str:

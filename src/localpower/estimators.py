@@ -60,6 +60,11 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.n_features_in_ = source.columns
         most = min(source.rows, source.columns)
         rank = self._default_components(most) if self.n_components is None else self.n_components
+        if not isinstance(rank, int | np.integer) or not 1 <= rank <= most:
+            raise ValueError(
+                f"n_components={rank!r} must be a whole number from 1 to {most}, as the data have "
+                f"n_samples={source.rows} and n_features={source.columns}"
+            )
         options = self.get_params(deep=False)
         del options["n_components"], options["random_state"]
         result = svd(source, rank, center=self._center, rng=self._seed(), **options)
@@ -98,10 +103,14 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _validated(self, X: Any, reset: bool) -> Any:
         """Let scikit-learn check arrays and frames; paths and lists of shards it does not know."""
         if is_path(X) or is_list_of_blocks(X):
+            if reset and hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
             return X
-        return validate_data(
-            self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], order="C"
+        checked = validate_data(
+            self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32]
         )
+        kept = isinstance(X, np.memmap) and checked.dtype == X.dtype
+        return X if kept else checked  # a mapped file stays one: worker processes map it too
 
     def _seed(self) -> Any:
         if isinstance(self.random_state, np.random.RandomState):

@@ -94,20 +94,28 @@ class Result:
             raise DataError(f"data has {source.columns} columns where the model has {d}")
         matrix = LocalMatrix(Shard(source.pieces, d, source.dtype))
         matrix.prepare(self.mean, 1.0 if self.scale is None else 1.0 / self.scale)
-        return matrix.apply(self.components.T)
+        with np.errstate(invalid="ignore"):
+            scores = matrix.apply(self.components.T)
+        bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
+        if bad.size:
+            where = source.where(int(bad[0]))
+            raise DataError(f"NaN or infinity in {where}; remove such rows or fill in values")
+        return scores
 
     def inverse_transform(self, scores: Array) -> Array:
         """Bring (n, k) scores back to (n, d) rows in the units of the data."""
-        rows = np.asarray(scores) @ self.components
+        scores = np.asarray(scores)
+        k = self.components.shape[0]
+        if scores.ndim != 2 or scores.shape[1] != k:
+            raise ValueError(f"scores must be (n, {k}), got shape {scores.shape}")
+        rows = scores @ self.components
         if self.scale is not None:
             rows = rows * self.scale
         return rows if self.mean is None else rows + self.mean
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the directory `path`: ``model.npz`` and ``run.json``, each replaced at once."""
-        folder = Path(path)
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"path={str(path)!r} is a file; a model is a directory")
+        folder = model_folder(path)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {name: getattr(self, name) for name in ARRAY_FIELDS}
         readable = {
@@ -116,10 +124,11 @@ class Result:
             "history": [asdict(record) for record in self.history],
             "ledger": [asdict(record) for record in self.ledger.records],
         }
+        text = json.dumps(readable, indent=1) + "\n"
         with _replacing(folder / ARRAYS) as stream:
             np.savez(stream, **{n: a for n, a in arrays.items() if a is not None})
         with _replacing(folder / RUN) as stream:
-            stream.write((json.dumps(readable, indent=1) + "\n").encode())
+            stream.write(text.encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
@@ -136,11 +145,12 @@ class Result:
                 np.load(stream, allow_pickle=False) as content,
             ):
                 arrays = {name: content[name] for name in content}
+            _check_arrays(arrays)
             return cls(
                 **{name: arrays.get(name) for name in ARRAY_FIELDS},  # type: ignore[arg-type]
                 history=tuple(Record(**record) for record in readable["history"]),
                 ledger=Ledger(tuple(Round(**record) for record in readable["ledger"])),
-                run=readable["run"],
+                run=dict(readable["run"]),
             )
         except FileNotFoundError as error:
             raise DataError(f"{folder} is not a model: {error.filename} is missing") from error
@@ -148,6 +158,14 @@ class Result:
             raise
         except (ValueError, KeyError, TypeError, EOFError, OSError, BadZipFile) as error:
             raise DataError(f"{folder} is not a readable model ({error}); fit it again") from error
+
+
+def model_folder(path: str | os.PathLike[str]) -> Path:
+    """Check that a model can be written to `path`."""
+    folder = Path(path)
+    if not os.fspath(path) or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"path={os.fspath(path)!r} is no directory; a model is written into one")
+    return folder
 
 
 ARRAY_FIELDS = tuple(entry.name for entry in fields(Result))[:8]
@@ -165,3 +183,14 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _check_arrays(arrays: Mapping[str, Array]) -> None:
+    """Refuse a model whose arrays are not those of one."""
+    k, d = arrays["components"].shape
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("singular_values", *ARRAY_FIELDS[6:]), (k,))
+    shapes |= {"components": (k, d), "basis": (d, arrays["basis"].shape[-1])}
+    shapes |= {name: (d,) for name in ("mean", "scale") if name in arrays}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape or arrays[name].dtype.kind != "f":
+            raise ValueError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}")

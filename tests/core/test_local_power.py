@@ -84,6 +84,19 @@ def test_rotating_the_start_leaves_the_subspace_unchanged_with_procrustes_only(a
     assert gap["none"] > 1e-6
 
 
+@pytest.mark.parametrize("cuts", [[10, 150, 152], [1, 2, 150], [2, 4, 6, 8], [0, 0, 3]])
+@pytest.mark.parametrize("align_at", ["server", "worker"])
+def test_shards_with_fewer_rows_than_columns_leave_nothing_to_chance(cuts, align_at):
+    """Directions that a shard has no rows for are left as they were, not made up from rounding."""
+    B = np.random.default_rng(0).standard_normal((300, 20)) * np.linspace(3, 1, 20)
+    blocks, start = np.split(B, cuts), random_start(20, 4, 1)
+    Z = run(blocks, start, 6, align_at=align_at).basis
+    turned = run(blocks, start @ random_start(4, 4, 2), 6, align_at=align_at).basis
+    nudged = run(blocks, start * (1 + 1e-15), 6, align_at=align_at).basis
+    assert projector_gap(Z, turned) < 1e-13
+    assert projector_gap(Z, nudged) < 1e-13
+
+
 def test_one_shot_is_one_round_of_all_steps():
     one_shot = lp.svd(A, 3, method="one_shot", steps=25, workers=4, rng=0)
     single = lp.svd(A, 3, steps=25, max_rounds=1, workers=4, rng=0)

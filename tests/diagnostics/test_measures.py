@@ -92,6 +92,11 @@ def test_eta_of_equal_orthogonal_and_zero_shards():
     assert lp.eta([np.zeros((3, 2)), np.zeros((1, 2))]) == 0.0
 
 
+def test_eta_refuses_nan():
+    with pytest.raises(lp.DataError, match="NaN or infinity"):
+        lp.eta([np.eye(2), np.full((1, 2), np.nan)])
+
+
 @pytest.mark.parametrize("shards", [[], [np.ones((2, 3)), np.ones((2, 4))], [np.ones(3)]])
 def test_wrong_shards_are_refused(shards):
     with pytest.raises(ValueError, match="shards"):

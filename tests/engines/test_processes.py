@@ -152,8 +152,50 @@ def test_the_engine_works_inside_a_spawned_process(tmp_path):
     assert out.stdout.strip() == "[(2,)]"
 
 
-def test_prints_on_a_worker_do_not_disturb_the_conversation(monkeypatch):
-    """Workers' standard output is the wire; whatever prints there is sent to standard error."""
-    code = "import os; from localpower.engines.worker import main; main()"
-    run = subprocess.run([sys.executable, "-c", code], input=b"", capture_output=True, check=True)
-    assert run.stdout == b""
+def test_a_lost_worker_is_noticed_while_the_others_compute():
+    """Only the second worker is killed; the first, whose reply is due before, is still busy."""
+
+    def kill():
+        while len(children()) < 2:
+            time.sleep(0.01)
+        time.sleep(1.5)
+        max(children(), key=lambda child: child.create_time()).kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with pytest.raises(lp.WorkerLost, match=r"killed by SIGKILL"):
+        lp.svd(A, 3, engine="processes:2", workers=2, steps=1_000_000, max_rounds=1, rng=0)
+    thread.join()
+
+
+def test_workers_leave_with_a_coordinator_that_is_killed_in_mid_task(tmp_path):
+    path = tmp_path / "script.py"
+    long_second_round = "schedule=lambda t: 4 if t < 1 else 10**7, max_rounds"
+    path.write_text(SCRIPT.replace("== 3", "== 1").replace("max_rounds", long_second_round))
+    run = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True)
+    workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
+    assert len(workers) == 3
+    time.sleep(0.5)
+    run.kill()
+    run.communicate()
+    assert gone(workers)
+
+
+@pytest.mark.parametrize("situation", ["noisy start", "no standard error", "package in the cwd"])
+def test_workers_start_in_odd_surroundings(situation, tmp_path):
+    code = "import numpy as np, localpower as lp; lp.svd(np.eye(6), 2, engine='processes:2')"
+    command, environment, folder = f"'{sys.executable}' -c \"{code}\"", dict(os.environ), tmp_path
+    if situation == "noisy start":
+        (tmp_path / "sitecustomize.py").write_text("print('hello, world')")
+        environment["PYTHONPATH"] = str(tmp_path)
+    elif situation == "no standard error":
+        command += " 2>&-"
+    else:
+        folder = os.path.dirname(os.path.dirname(lp.__file__))
+    subprocess.run(["bash", "-c", command], env=environment, cwd=folder, check=True)
+
+
+def test_a_worker_that_cannot_start_says_so(monkeypatch):
+    monkeypatch.setattr("localpower.engines.processes.COMMAND", "raise SystemExit(3)")
+    with pytest.raises(lp.WorkerLost, match="could not start: it ended with status 3"):
+        lp.svd(A, 2, engine="processes:2", rng=0)

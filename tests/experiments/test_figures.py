@@ -3,6 +3,7 @@
 import csv
 import re
 import sys
+from dataclasses import replace
 from itertools import product
 from xml.etree import ElementTree
 
@@ -67,7 +68,7 @@ def falling(trial):
     level = (
         1e-15 if trial.steps == 1 else 0.01 * (1 + trial.repeat / 10) * (trial.shards or 9) ** 0.5
     )
-    return [max(0.5**t, level) for t in range(trial.rounds + 1)] if trial.rounds else [0.1]
+    return [max(0.1**t, level) for t in range(trial.rounds + 1)] if trial.rounds else [0.1]
 
 
 def write(folder, errors=falling):
@@ -94,7 +95,7 @@ def results(tmp_path_factory):
 
 def texts(path):
     root = ElementTree.parse(path).getroot()
-    return ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    return [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
 def assert_sound(path):
@@ -103,7 +104,7 @@ def assert_sound(path):
 
 
 @pytest.mark.parametrize("name", ITEMS)
-def test_every_kind_is_drawn_with_its_labels_and_the_same_each_time(results, name, tmp_path):
+def test_every_kind_is_drawn_with_its_labels(results, name, tmp_path):
     paths = draw(ITEMS[name], results, tmp_path / "new" / "folder")
 
     stems = ["it"] if name == "rho" else ["it-as-published", "it-uniform"]
@@ -111,8 +112,6 @@ def test_every_kind_is_drawn_with_its_labels_and_the_same_each_time(results, nam
     for path in paths:
         assert_sound(path)
         assert set(TEXTS[name]) <= set(texts(path))
-    again = draw(ITEMS[name], results, tmp_path)
-    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
 
 
 def test_panels_are_in_the_order_of_the_registry(results, tmp_path):
@@ -120,32 +119,43 @@ def test_panels_are_in_the_order_of_the_registry(results, tmp_path):
         assert [text for text in texts(path) if text in ("A9a", "Covtype")] == ["A9a", "Covtype"]
 
 
-@pytest.mark.parametrize("bad", ["0", "nan", "inf"])
 @pytest.mark.parametrize("name", [name for name in ITEMS if name != "rho"])
-def test_errors_that_have_no_logarithm_are_no_obstacle(name, bad, tmp_path):
-    def errors(trial):  # all of them in one mode, the last one of one repeat in the other
+def test_errors_that_have_no_logarithm_are_no_obstacle(name, tmp_path):
+    def errors(trial):  # in one mode there is nothing else, in the other some trials end so
         good = falling(trial)
         if trial.mode == "uniform":
-            return [bad] * len(good)
-        return [*good[:-1], bad if trial.repeat == 0 else good[-1]]
+            return ["nan"] * len(good)
+        last = {0: "0", 1: "nan", 2: "inf"}.get((trial.repeat + trial.shards // 20) % 4, good[-1])
+        return [*good[:-1], last]
 
-    for path in draw(ITEMS[name], write(tmp_path, errors), tmp_path):
+    one_panel = replace(ITEMS[name], datasets=SETS[:1])
+    for path in draw(one_panel, write(tmp_path, errors), tmp_path):
         assert_sound(path)
 
 
-def test_an_error_at_the_rounding_level_stays_in_view(results, tmp_path):
-    path = draw(ITEMS["grid"], results, tmp_path)[0]
+@pytest.mark.parametrize("name", ["rate", "curves of m"])
+def test_the_same_results_give_the_same_bytes_whatever_the_users_settings(results, name, tmp_path):
+    import matplotlib
 
-    powers = [text for text in texts(path) if text.startswith("10−")]
-    assert any(int(text.removeprefix("10−")) >= 14 for text in powers)
+    before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path"}):
+        first = draw(ITEMS[name], results, tmp_path / "a")
+    second = draw(ITEMS[name], results, tmp_path / "b")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_an_error_at_the_rounding_level_stays_in_view(results, tmp_path):
+    for path in draw(replace(ITEMS["grid"], datasets=SETS[:1]), results, tmp_path):
+        assert {"1e-14", "1e-15"} & set(texts(path))
 
 
 def test_ticks_of_a_short_axis_are_labelled_between_powers_of_ten(tmp_path):
     def errors(trial):
         return [0.6, *[0.15] * trial.rounds]
 
-    path = draw(ITEMS["curves of p"], write(tmp_path, errors), tmp_path)[0]
-    assert {"2×10−1", "5×10−1"} <= set(texts(path))
+    path = draw(ITEMS["curves of m"], write(tmp_path, errors), tmp_path)[0]
+    assert {"2e-1", "5e-1"} <= set(texts(path))
 
 
 def test_what_has_no_results_or_is_no_figure_is_not_drawn(results, tmp_path):
@@ -164,16 +174,6 @@ def test_a_mode_without_results_is_left_out(tmp_path):
 
     names = [path.name for path in draw(ITEMS["grid"], results, tmp_path)]
     assert names == ["it-uniform.svg"]
-
-
-def test_drawing_leaves_the_users_settings_alone(results, tmp_path):
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path"}):
-        changed = draw(ITEMS["grid"], results, tmp_path / "a")[0].read_bytes()
-    assert changed == draw(ITEMS["grid"], results, tmp_path / "b")[0].read_bytes()
-    assert dict(matplotlib.rcParams) == before
 
 
 def test_without_matplotlib_the_message_names_the_extra(results, tmp_path, monkeypatch):

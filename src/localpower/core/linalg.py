@@ -27,6 +27,39 @@ def orth(Y: Array) -> Array:
     return np.linalg.qr(Y)[0]
 
 
+def orth_step(Y: Array, Z: Array) -> Array:
+    """Orthonormal basis after the power step ``Y = M Z``, on the last two axes.
+
+    It is ``orth(Y)`` where Y has full rank. A shard with fewer rows than Z has columns says nothing
+    about some directions in the span of Z; those are left as they were. (Householder QR would make
+    them up from rounding errors, and the alignment, and with it the result, a matter of chance.)
+    """
+    Q, R = np.linalg.qr(Y)
+    norms = np.linalg.norm(Y, axis=-2)
+    share = np.abs(np.diagonal(R, axis1=-2, axis2=-1)) / np.where(norms > 0, norms, 1)
+    doubtful = (share < np.sqrt(np.finfo(Y.dtype).eps)).any(axis=-1)
+    if doubtful.any():
+        Z = np.broadcast_to(Z, Q.shape)
+        for at in map(tuple, np.argwhere(doubtful)):
+            _leave_rest(Q[at], Y[at], Z[at], share[at])
+    return Q
+
+
+def _leave_rest(Q: Array, Y: Array, Z: Array, share: Array) -> None:
+    """Where Y lacks rank, fill Q up with what of Z's span is orthogonal to the range of Y."""
+    noise = Y.shape[0] * np.finfo(Y.dtype).eps
+    squares = np.abs((Z * Y).sum(axis=0))  # ‖A z_j‖²: (eps‖A‖)² and nothing more if A z_j = 0
+    live = Y[:, squares > noise**2 * squares.max()]
+    span, sizes, _ = np.linalg.svd(live / np.linalg.norm(live, axis=0), full_matrices=False)
+    span = span[:, sizes > noise * sizes.max(initial=0.0)]
+    rank = span.shape[1]
+    if rank < Q.shape[1]:
+        found = np.sort(np.argsort(-share, kind="stable")[:rank])
+        rest = np.delete(np.arange(Q.shape[1]), found)
+        Q[:, found] = span @ orth(span.T @ Q[:, found])
+        Q[:, rest] = orth(Z @ np.linalg.svd(span.T @ Z)[2][rank:].T)
+
+
 def widen(Z: Array, width: int) -> Array:
     """Orthonormal basis of `width` columns that starts with the span of `Z`."""
     missing = np.zeros((Z.shape[0], max(0, width - Z.shape[1])), dtype=Z.dtype)

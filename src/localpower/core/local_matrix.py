@@ -27,11 +27,13 @@ class LocalMatrix:
         self.dtype = shard.dtype
         self.shift: Array | None = None
         self.factor: Array | float = 1.0
+        self.exponent = 0
 
-    def prepare(self, shift: Array | None, factor: Array | float) -> None:
-        """Subtract `shift` from each row and multiply the columns by `factor` from now on."""
-        self.shift = None if shift is None else shift.astype(self.dtype)
+    def prepare(self, shift: Array | None, factor: Array | float, exponent: int = 0) -> None:
+        """From now on work with ``(A_i - 1 shiftᵀ) · 2**-exponent · diag(factor)``."""
+        self.shift = None if shift is None else np.ldexp(shift, -exponent).astype(self.dtype)
         self.factor = factor
+        self.exponent = exponent
 
     def apply(self, Z: Array) -> Array:
         """``A_i Z``, (rows, r)."""
@@ -61,7 +63,7 @@ class LocalMatrix:
         d = self.shape[1]
         G = np.zeros((d, d))
         for _, block, shift in self._blocks():
-            block = _scaled_columns(block, self.factor)
+            block = _times(block, self.factor)
             square = block.T @ block
             G += square if isinstance(square, np.ndarray) else square.toarray()
             if shift is not None:
@@ -76,7 +78,7 @@ class LocalMatrix:
         Directions in which the shard has no rows are left out, so k' may be less than `rank`.
         """
         rows, columns = self.shape
-        if columns <= GRAM_COLUMNS:
+        if columns <= GRAM_COLUMNS or min(rank, rows) >= columns - 1:  # Lanczos cannot find all
             values, vectors = leading_eigenpairs(self.gram(), rank)
         else:
             values, vectors = lanczos(self.product, columns, min(rank, rows))
@@ -94,6 +96,8 @@ class LocalMatrix:
         start = 0
         for block in self.shard.blocks():
             rows = slice(start, start := start + block.shape[0])
+            if self.exponent:
+                block = _times(block, 2.0**-self.exponent)
             if self.shift is not None and isinstance(block, np.ndarray):
                 yield rows, block - self.shift, None
             else:
@@ -111,8 +115,10 @@ def _backward(block: Any, shift: Array | None, T: Array, Y: Array) -> None:
         Y -= np.outer(shift, T.sum(axis=0, dtype=np.float64))
 
 
-def _scaled_columns(block: Any, factor: Array | float) -> Any:
+def _times(block: Any, factor: Array | float) -> Any:
+    """Multiply the columns of a block, in its own precision but over the range of float64."""
     if isinstance(block, np.ndarray):
-        return block * factor
-    data = block.data * (factor if isinstance(factor, float) else factor[block.indices])
+        return np.multiply(block, factor, dtype=np.float64).astype(block.dtype, copy=False)
+    entries = factor if isinstance(factor, float) else factor[block.indices]
+    data = np.multiply(block.data, entries, dtype=np.float64).astype(block.dtype, copy=False)
     return type(block)((data, block.indices, block.indptr), shape=block.shape)

@@ -20,14 +20,14 @@ from localpower.core.tasks import Product, TopVectors
 def uda(engine: Engine, rank: int) -> Iterator[State]:
     """Unweighted distributed averaging: top eigenvectors of ``Σ V_i V_iᵀ / m``."""
     replies = engine.map(TopVectors(rank))
-    yield State(_leading((reply.vectors for reply in replies), engine, rank), round=1)
+    yield _state(_leading((reply.vectors for reply in replies), engine, rank), engine)
 
 
 def wda(engine: Engine, rank: int) -> Iterator[State]:
     """Weighted distributed averaging: top eigenvectors of ``Σ V_i Λ_i V_iᵀ / m``."""
     replies = engine.map(TopVectors(rank, values=True))
     weighted = (reply.vectors * np.sqrt(reply.values) for reply in replies)
-    yield State(_leading(weighted, engine, rank), round=1)
+    yield _state(_leading(weighted, engine, rank), engine)
 
 
 def aligned_average(engine: Engine, rank: int) -> Iterator[State]:
@@ -36,7 +36,11 @@ def aligned_average(engine: Engine, rank: int) -> Iterator[State]:
     padded = (_padded(reply.vectors, rank) for reply in replies)
     aligned = to_first(((V, V) for V in padded), "procrustes")
     Y = fold(map(Product, aligned), len(engine.rows)).product
-    yield State(widen(Y, rank), round=1)
+    yield _state(widen(Y, rank), engine)
+
+
+def _state(basis: Array, engine: Engine) -> State:
+    return State(basis.astype(engine.dtype, copy=False), round=1)
 
 
 def _leading(factors: Iterable[Array], engine: Engine, rank: int) -> Array:

@@ -28,8 +28,11 @@ def dr_svd(
     Omega = rng.standard_normal((d, width)).astype(engine.dtype)
     W = engine.sum(PowerSteps(Omega, steps=1)).product
     W = (W / (np.abs(W).max() or 1.0)).astype(engine.dtype)
+    first = widen(W[:, :rank], rank)  # what one power step gives, until there is better
+    yield State(first, round=1, steps=1)
     R = triangles(engine, W)
     blocks = split_rows(orth(np.vstack(R)), R)
+    yield State(first, round=2, steps=1)
     Bt = engine.sum(Scatter([ProjectRows(W, block) for block in blocks])).product
     V = np.linalg.svd(Bt, full_matrices=False)[0][:, :rank]
     yield State(widen(V, rank).astype(engine.dtype, copy=False), round=3, steps=2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,8 @@ def standard_deviation(stats: Moments) -> Array:
     return np.ldexp(np.where(deviation > noise, deviation, 0.0), stats.exponent)
 
 
+SAFE_EXPONENT = 30  # rows up to 2**±30 are multiplied as they are, also in float32
+
 SCALES: dict[str, Callable[[Moments], Array]] = {
     "max": column_maximum,
     "minmax": column_range,
@@ -47,38 +50,43 @@ class Columns:
 
     The power of two is exact; it keeps products of huge or tiny data within the number format.
     `mean` (d,) and `squares` describe the rows so transformed: their mean, and the sum of their
-    squared deviations from it.
+    squared deviations from it. Workers multiply rows by ``2**-raw_exponent`` before all else where
+    even a row times a vector could leave the format, and by `factor` afterwards.
     """
 
     shift: Array | None
     scale: Array | None
     exponent: int
+    raw_exponent: int
     mean: Array
     squares: float
 
     @property
     def factor(self) -> Array | float:
-        """What the columns are multiplied by."""
-        return 2.0**-self.exponent if self.scale is None else 1.0 / self.scale
+        """What the columns are multiplied by, after the raw exponent."""
+        if self.scale is None:
+            return 2.0 ** (self.raw_exponent - self.exponent)
+        return 1.0 / np.ldexp(self.scale, -self.raw_exponent)
 
 
-def columns(stats: Moments, center: bool, scale: str | None) -> Columns:
-    """Decide shift and scale from the statistics of all rows."""
+def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any]) -> Columns:
+    """Decide shift and scale from the statistics of all rows, worked with as `dtype`."""
     mean = np.ldexp(stats.mean, stats.exponent)
     divisor = None if scale is None else SCALES[scale](stats)
     if divisor is not None:
-        divisor[divisor == 0] = 1.0
+        divisor[divisor < np.finfo(dtype).tiny] = 1.0  # nothing there that could be scaled up
     shift = mean if center else stats.low if scale == "minmax" else None
     exponent = stats.exponent if scale is None else 0
 
-    def transformed(x: Array) -> Array:
-        return np.ldexp(x, stats.exponent - exponent) / (1.0 if divisor is None else divisor)
+    def transformed(x: Array) -> Array:  # from units of 2**stats.exponent
+        return x if divisor is None else x / np.ldexp(divisor, -stats.exponent)
 
     offset = 0.0 if shift is None else np.ldexp(shift, -stats.exponent)
     return Columns(
         shift=shift,
         scale=divisor,
         exponent=exponent,
+        raw_exponent=stats.exponent if abs(stats.exponent) > SAFE_EXPONENT else 0,
         mean=transformed(stats.mean - offset),
         squares=float(np.square(transformed(np.sqrt(stats.m2))).sum()),
     )
@@ -91,4 +99,4 @@ def describe(engine: Engine, scale: str | None) -> Moments:
 
 def prepare(engine: Engine, how: Columns) -> None:
     """Tell every shard how its rows enter the factorisation."""
-    engine.sum(Prepare(how.shift, how.factor))
+    engine.sum(Prepare(how.shift, how.factor, how.raw_exponent))

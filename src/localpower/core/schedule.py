@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from operator import index
+from typing import Any
 
 Schedule = Callable[[int], int]
 
@@ -52,6 +53,20 @@ def at(times: Iterable[int]) -> Schedule:
     return lambda t: steps[t] if t < len(steps) else 0
 
 
+def _checked(schedule: Callable[[int], Any]) -> Schedule:
+    """Make sure that a user's function gives whole numbers."""
+
+    def steps(t: int) -> int:
+        try:
+            return index(schedule(t))
+        except TypeError:
+            raise TypeError(
+                f"schedule({t}) gave {schedule(t)!r}: it must give a whole number, 0 to end"
+            ) from None
+
+    return steps
+
+
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
     "halving": halving,
@@ -66,7 +81,7 @@ def parse(schedule: str | Iterable[int] | Schedule, steps: int) -> Schedule:
     communication times, or a function from the round to its steps.
     """
     if callable(schedule):
-        return schedule
+        return _checked(schedule)
     if isinstance(schedule, str):
         name, _, every = schedule.partition(":")
         if name not in SCHEDULES or (every and (name == "constant" or not every.isdecimal())):

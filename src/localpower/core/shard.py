@@ -44,7 +44,7 @@ class Shard:
                     yield piece
                 continue
             for start in range(0, piece.shape[0], step):
-                yield np.asarray(piece[start : start + step], dtype=self.dtype)
+                yield np.ascontiguousarray(piece[start : start + step], dtype=self.dtype)
 
 
 def check_compressed(matrix: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS
-from localpower.core.linalg import Array, orth
+from localpower.core.linalg import Array, orth, orth_step
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.moments import Moments, moments
 
@@ -104,13 +104,14 @@ class Describe(Task[Moments]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepare(Task[Done]):
-    """Centre and scale the columns from now on: ``(A_i - 1 shiftᵀ) diag(factor)``."""
+    """From now on work with ``(A_i - 1 shiftᵀ) · 2**-exponent · diag(factor)``."""
 
     shift: Array | None
     factor: Array | float
+    exponent: int = 0
 
     def __call__(self, matrix: LocalMatrix) -> Done:
-        matrix.prepare(self.shift, self.factor)
+        matrix.prepare(self.shift, self.factor, self.exponent)
         return Done()
 
 
@@ -131,7 +132,7 @@ class PowerSteps(Task[Product]):
     def __call__(self, matrix: LocalMatrix) -> Product:
         Z = self.basis
         for _ in range(self.steps - 1):
-            Z = orth(matrix.product(Z))
+            Z = orth_step(matrix.product(Z), Z)
         Y = matrix.product(Z)
         if self.align != "none":
             Y = Y @ ALIGNMENTS[self.align](Z, self.basis)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from localpower.core.errors import DataError
+from localpower.core.shard import check_compressed
 from localpower.data.npy import read_npy, read_npz
 from localpower.data.svmlight import read_svmlight
 
@@ -25,6 +26,15 @@ class Source:
 
     pieces: tuple[Any, ...]
     separate: bool
+    names: tuple[str, ...]
+
+    def where(self, row: int) -> str:
+        """Say which row this is, and of what."""
+        for name, piece in zip(self.names, self.pieces, strict=True):
+            if row < piece.shape[0]:
+                return f"{name}, row {row}"
+            row -= piece.shape[0]
+        raise IndexError(f"there are {self.rows} rows")
 
     @property
     def rows(self) -> int:
@@ -52,6 +62,7 @@ def open_source(data: Any, columns: int = 0) -> Source:
         return data
     separate = is_list_of_blocks(data)
     named = {f"data[{i}]": block for i, block in enumerate(data)} if separate else {"data": data}
+    names = {key: os.fspath(b) if is_path(b) else key for key, b in named.items()}
     texts = _read_texts(named)
     pieces = tuple(_piece(block, name) for name, block in {**named, **texts}.items())
     widest = max(columns, *(piece.shape[1] for piece in pieces))
@@ -62,10 +73,10 @@ def open_source(data: Any, columns: int = 0) -> Source:
     for name, width in zip(named, widths, strict=True):
         if width != widths[0]:
             raise DataError(
-                f"{name} has {width} columns where data[0] has {widths[0]}; all shards need the "
-                "same columns in the same order"
+                f"{names[name]} has {width} columns where {names['data[0]']} has {widths[0]}; all "
+                "shards need the same columns in the same order"
             )
-    source = Source(pieces, separate)
+    source = Source(pieces, separate, tuple(names.values()))
     if not source.rows or not source.columns:
         name, shape = (data if is_path(data) else "data"), (source.rows, source.columns)
         raise DataError(
@@ -113,7 +124,9 @@ def _piece(data: Any, name: str) -> Any:
     if array.dtype.itemsize > 8:
         with np.errstate(over="ignore"):  # what is too large is found as infinity later
             array = array.astype(np.float64)
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    if array.flags.c_contiguous or isinstance(array, np.memmap):
+        return array  # a mapped file is never read whole, whatever its layout
+    return np.ascontiguousarray(array)
 
 
 def _check(matrix: Any, name: str) -> None:
@@ -132,6 +145,8 @@ def _check(matrix: Any, name: str) -> None:
 def _csr(matrix: Any) -> Any:
     from scipy.sparse import csr_array
 
+    if hasattr(matrix, "indptr"):
+        check_compressed(matrix)
     with np.errstate(over="ignore"):
         wide = matrix.dtype not in (np.float32, np.float64)
         csr = csr_array(matrix.astype(np.float64) if wide else matrix)
@@ -145,6 +160,8 @@ def _format(path: Path) -> str:
     """Tell what a file is by what it starts with, not by its name."""
     if path.is_dir():
         raise DataError(f"{path} is a directory; give a list of the files in it")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is not a regular file; write its content to one first")
     if path.suffix.lower() in NOT_YET:
         raise DataError(
             f"{path}: {path.suffix} files are not read; convert to .npy, .npz or svmlight text"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from localpower.core.alignment import procrustes
+from localpower.core.errors import DataError
 from localpower.core.linalg import EIGH_COLUMNS, Array, fold, lanczos
 from localpower.core.local_matrix import GRAM_COLUMNS, LocalMatrix
 from localpower.core.moments import moments
@@ -34,9 +35,12 @@ def eta(shards: Sequence[Any]) -> float:
     widths = sorted({matrix.shape[1] for matrix in matrices})
     if len(widths) != 1:
         raise ValueError(f"shards need some rows and the same columns, got widths {widths}")
-    exponent = max(moments(matrix.shard).exponent for matrix in matrices)
+    stats = [moments(matrix.shard) for matrix in matrices]
+    if any(each.bad is not None for each in stats):
+        raise DataError("shards have NaN or infinity; remove such rows or fill in values")
+    exponent = max(each.exponent for each in stats)
     for matrix in matrices:
-        matrix.prepare(None, 2.0**-exponent)  # exact; huge and tiny data stay in range
+        matrix.prepare(None, 1.0, exponent)  # exact; huge and tiny data stay in range
     return (_dense if widths[0] <= GRAM_COLUMNS else _matrix_free)(matrices)
 
 

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
-from queue import Full, Queue, SimpleQueue
+from queue import Empty, Full, Queue, SimpleQueue
 from threading import Event, Thread
 from typing import Any, TypeVar
 
@@ -25,10 +25,16 @@ from localpower.core.errors import EngineError, WorkerFailed, WorkerLost
 from localpower.core.shard import Shard
 from localpower.core.tasks import Task
 from localpower.engines.threads import cores
-from localpower.engines.worker import MAX_BYTES, Failure, Place, Run
+from localpower.engines.worker import MAX_BYTES, READY, Failure, Place, Run
 
 R = TypeVar("R")
-COMMAND = "from localpower.engines.worker import main; main()"
+COMMAND = """
+import sys
+sys.path[:] = sys.argv[1:]
+from localpower.engines.worker import main
+main()
+"""
+PACKAGE = os.path.join(os.path.dirname(__file__), "..", "..")  # where this package is imported from
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -40,31 +46,40 @@ class Channel:
     """
 
     def __init__(self) -> None:
-        search = os.pathsep.join(path for path in sys.path if path)
+        search = [os.path.abspath(path) for path in [*sys.path, PACKAGE]]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", COMMAND],
+            [sys.executable, "-P", "-c", COMMAND, *search],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **dict.fromkeys(BLAS_THREADS, "1"), "PYTHONPATH": search},
+            env={**os.environ, **dict.fromkeys(BLAS_THREADS, "1")},
             start_new_session=True,  # Ctrl-C is for the coordinator to handle
         )
         self.shards: list[int] = []
+        self.error: Exception | None = None
+        self._started = False
         self.inbox: SimpleQueue[tuple[Any, int] | None] = SimpleQueue()
         self._replies: Queue[Any] = Queue(maxsize=2)
         self._closed = Event()
         self._thread = Thread(target=self._talk, name="localpower", daemon=True)
         self._thread.start()
 
-    def take(self) -> Any:
-        """Return the next reply, or raise what stands in its place."""
-        reply = self._replies.get()
-        if isinstance(reply, Failure):
-            raise WorkerFailed(f"a task failed on a worker process:\n{reply.traceback}")
-        if isinstance(reply, EOFError | OSError):
-            raise WorkerLost(self._obituary()) from reply
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+    def take(self, others: Iterable[Channel]) -> Any:
+        """Return the next reply; raise if there is none to come, here or from the `others`."""
+        while True:
+            with suppress(Empty):
+                reply = self._replies.get(timeout=0.2)
+                if isinstance(reply, Failure):
+                    raise WorkerFailed(f"a task failed on a worker process:\n{reply.traceback}")
+                return reply
+            for channel in (self, *others):
+                channel.check()
+
+    def check(self) -> None:
+        """Raise if the conversation has broken off."""
+        if isinstance(self.error, EOFError | OSError):
+            raise WorkerLost(self._obituary()) from self.error
+        if self.error is not None:
+            raise self.error
 
     def kill(self) -> None:
         """End the process and the thread, whatever they are doing."""
@@ -79,12 +94,23 @@ class Channel:
 
     def _talk(self) -> None:
         try:
+            self._await_start()
             while (message := self.inbox.get()) is not None:
                 wire.send(message[0], self.process.stdin)  # type: ignore[arg-type]
                 for _ in range(message[1]):
                     self._put(wire.receive(self.process.stdout, MAX_BYTES))  # type: ignore[arg-type]
         except Exception as error:
-            self._put(error)
+            self.error = error
+
+    def _await_start(self) -> None:
+        """Skip what was printed while Python started; the worker says when it is ready."""
+        seen = b""
+        while not seen.endswith(READY):
+            byte = self.process.stdout.read(1)  # type: ignore[union-attr]
+            if not byte:
+                raise EOFError("the worker did not start")
+            seen = seen[-len(READY) :] + byte
+        self._started = True
 
     def _put(self, reply: Any) -> None:
         while not self._closed.is_set():
@@ -101,6 +127,8 @@ class Channel:
         how = "closed its connection" if code is None else f"ended with status {code}"
         if code is not None and code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
+        if not self._started:
+            return f"worker process {self.process.pid} could not start: it {how}"
         return (
             f"worker process {self.process.pid}, which held shards {self.shards}, {how}; "
             "if memory ran out, use fewer processes or smaller data, else run again"
@@ -164,7 +192,7 @@ class Processes(Engine):
             for number, message, replies in messages:
                 self._channel(number).inbox.put((message, replies))
             for number in numbers:
-                yield self._channel(number).take()
+                yield self._channel(number).take(self._channels)
         except BaseException:
             self.close()
             raise

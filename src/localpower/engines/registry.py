@@ -35,6 +35,9 @@ ENGINES: dict[str, Callable[[int | None], Engine]] = {
 def connect(address: str) -> Engine:
     """Open an engine, to be used for several calls and closed by the caller.
 
+    It keeps the last data it worked on until it is closed; ``"threads"`` also keeps BLAS at one
+    thread in this process until then.
+
     Parameters
     ----------
     address : str

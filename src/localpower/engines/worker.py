@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any, BinaryIO
 
 from localpower.core import wire
@@ -18,6 +20,7 @@ from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Shard
 from localpower.core.tasks import Done, Task
 
+READY = b"\n<localpower worker>\n"  # comes after whatever was printed while Python started
 MAX_BYTES = 1 << 44  # the coordinator is our own parent: only nonsense is refused
 
 
@@ -67,12 +70,22 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
             wire.send(reply, outgoing)
 
 
+def _leave_with_parent(parent: int) -> None:
+    """End the process, also in the middle of a task, when the coordinator has gone."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
 def main() -> None:
     """Serve on the standard streams, which are kept clear of prints and of Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(sys.stderr.fileno(), 1)
+    os.dup2(2 if sys.stderr is not None else os.open(os.devnull, os.O_WRONLY), 1)
     try:
+        outgoing.write(READY)
+        outgoing.flush()
         serve(incoming, outgoing)
     except BrokenPipeError:  # the coordinator is gone
         os._exit(0)

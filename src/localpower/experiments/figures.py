@@ -93,7 +93,7 @@ def _save(path: Path, item: Item, panels: Panels, across: str, up: str) -> Path:
             axes = figure.add_subplot(rows, columns, place, yscale="log", sharey=first)
             axes.set_title(title)
             paint(axes)
-            axes.yaxis.set_minor_formatter(partial(_between_powers, axes.yaxis))
+            _label_ticks(axes.yaxis)
         figure.supxlabel(across, fontsize=STYLE["font.size"])
         figure.supylabel(up, fontsize=STYLE["font.size"])
         _legend(figure, width)
@@ -115,16 +115,33 @@ def _legend(figure: Any, width: float) -> None:
         figure.legend(known.values(), known, loc="outside upper center", ncols=even)
 
 
-def _between_powers(axis: Any, value: float, _: int | None = None) -> str:
-    """Label of a tick between powers of ten: for the coarsest digits with two ticks in view."""
-    low, high = axis.get_view_interval()
-    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+def _label_ticks(axis: Any) -> None:
+    """Label ticks as 1e-3, which is as large as other text and has no raised, small exponent.
+
+    Ticks between powers of ten get a label only where fewer than two powers are in view: the
+    coarsest digits of which two are.
+    """
+
+    def between(value: float, _: int | None) -> str:
+        low, high = axis.get_view_interval()
+        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 6)):
+            if sum(low <= d * 10.0**e <= high for d in digits for e in exponents) > 1:
+                return _short(value) if _split(value)[0] in digits[1:] else ""
+        return _short(value)
+
+    axis.set_major_formatter(lambda value, _: _short(value))
+    axis.set_minor_formatter(between)
+
+
+def _split(value: float) -> tuple[float, int]:
     power = math.floor(math.log10(value) + 1e-9)
-    digit = round(value / 10.0**power, 6)
-    for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 6)):
-        if sum(low <= d * 10.0**e <= high for d in digits for e in exponents) > 1:
-            return rf"${digit:.0f}{{\times}}10^{{{power}}}$" if digit in digits[1:] else ""
-    return rf"${digit:.3g}{{\times}}10^{{{power}}}$"
+    return round(value / 10.0**power, 6), power
+
+
+def _short(value: float) -> str:
+    digit, power = _split(value)
+    return f"{digit:.3g}e{power}" if power else f"{digit:.3g}"
 
 
 def _panels(paint: Callable[..., None], item: Item, outcomes: list[Outcome]) -> Panels:

@@ -87,7 +87,7 @@ def load(name: str, mode: str, data_dir: str | None = None) -> Problem:
 
 def scaled(X: Array, scale: str) -> Array:
     """Scale columns from the statistics of all rows, explicitly."""
-    how = columns(moments(Shard((X,), X.shape[1], np.dtype(np.float64))), False, scale)
+    how = columns(moments(Shard((X,), X.shape[1], X.dtype)), False, scale, X.dtype)
     assert how.scale is not None
     return (X if how.shift is None else X - how.shift) / how.scale
 
