@@ -20,10 +20,11 @@ def reproduce(
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise ValueError(f"item {unknown[0]!r} is not known: take any of {', '.join(known)}")
-    runner.run(chosen, folder, data_dir, progress)
+    path = folder / PAGE
+    if not runner.run(chosen, folder, data_dir, progress) and path.exists():
+        return path
     results = Results(folder)
     drawn = {name: figures.draw(known[name], results, folder / "figures") for name in known}
-    path = folder / PAGE
     path.write_text(page.build(known.values(), results, drawn), encoding="utf-8")
     progress(f"-> {path}")
     return path

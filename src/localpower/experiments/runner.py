@@ -136,8 +136,11 @@ class Store:
         return tuple(row[name] for name in self.columns[: self.key])
 
 
-def run(names: Iterable[str], folder: Path, data_dir: str | None, progress: Progress) -> None:
-    """Run what the named items still miss; results go to CSV files in `folder`."""
+def run(names: Iterable[str], folder: Path, data_dir: str | None, progress: Progress) -> bool:
+    """Run what the named items still miss; results go to CSV files in `folder`.
+
+    Tells whether there was anything to run.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [items()[name] for name in names]
     available = [name for name in registry.DATA_SETS if registry.find(name, data_dir) is not None]
@@ -149,12 +152,10 @@ def run(names: Iterable[str], folder: Path, data_dir: str | None, progress: Prog
         *_trial_jobs(chosen, available, Store(folder / "trials.csv", TRIALS, 8), data_dir),
         *_eta_jobs(chosen, available, Store(folder / "eta.csv", ETAS, 4), data_dir),
     ]
-    if any(item.kind == "rho" for item in chosen):
-        store = Store(folder / "rho.csv", theory.COLUMNS, 2)
-        steps = next(item.steps for item in chosen if item.kind == "rho")
-        jobs.append(("theorem 2", lambda: theory.measure(steps, store)))
+    jobs += _rho_jobs(chosen, folder / "rho.csv")
     if not jobs:
         progress("everything is done")
+        return False
     with one_blas_thread(), ThreadPoolExecutor(cores()) as pool:
         futures = {pool.submit(job): name for name, job in jobs}
         for done, future in enumerate(as_completed(futures), start=1):
@@ -162,6 +163,7 @@ def run(names: Iterable[str], folder: Path, data_dir: str | None, progress: Prog
             progress(f"{done}/{len(futures)} {futures[future]}")
     for name, columns, key in (("trials", TRIALS, 8), ("eta", ETAS, 4)):
         Store(folder / f"{name}.csv", columns, key).write()
+    return True
 
 
 Job = tuple[str, Callable[[], None]]
@@ -212,6 +214,16 @@ def _eta_work(
             store.add({**row, **_origin(problem), "eta": f"{eta:.5g}"})
 
     return work
+
+
+def _rho_jobs(chosen: list[Item], path: Path) -> list[Job]:
+    steps = sorted({p for item in chosen if item.kind == "rho" for p in item.steps})
+    if not steps:
+        return []
+    store = Store(path, theory.COLUMNS, 2)
+    if all((case, p) in store for case in theory.CASES for p in steps):
+        return []
+    return [("theorem 2", lambda: theory.measure(steps, store))]
 
 
 _loading = threading.Lock()

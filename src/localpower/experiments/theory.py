@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ CASES = {
 }
 
 
-def measure(steps: tuple[int, ...], store: Any) -> None:
+def measure(steps: Sequence[int], store: Any) -> None:
     """Measure ρ_t after p local steps, aligned and not, and the right-hand sides of Theorem 2."""
     for case, (rows, spectrum) in CASES.items():
         rng = np.random.default_rng(SEED)
