@@ -110,7 +110,7 @@ def _legend(figure: Any, width: float) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             known.setdefault(label, handle)
     if known:
-        fit = max(int(width / (0.085 * max(map(len, known)) + 0.75)), 1)
+        fit = max(int(width / (0.085 * max(map(len, known)) + 1.0)), 1)
         even = math.ceil(len(known) / math.ceil(len(known) / fit))
         figure.legend(known.values(), known, loc="outside upper center", ncols=even)
 

@@ -67,7 +67,7 @@ class Problem:
         return float(np.linalg.norm(outside, norm))  # type: ignore[call-overload]
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def load(name: str, mode: str, data_dir: str | None = None) -> Problem:
     """Read a data set, or make the synthetic one, and scale it as the mode says."""
     if name == SYNTHETIC:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from importlib.resources import files
-from itertools import groupby, product
+from itertools import groupby, product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,7 @@ def _trial_jobs(
 
         return work
 
-    return [("trials of {}, {}, repeat {}".format(*g[0].group), job(g)) for g in _largest(groups)]
+    return [("trials of {}, {}, repeat {}".format(*g[0].group), job(g)) for g in _mixed(groups)]
 
 
 def _eta_jobs(
@@ -243,11 +243,14 @@ def _key(trial: Trial) -> tuple[Any, ...]:
     return tuple(getattr(trial, entry.name) for entry in fields(Trial))
 
 
-def _largest(groups: list[list[Trial]]) -> list[list[Trial]]:
-    """Put the groups with the most work first, those of one data set next to each other."""
+def _mixed(groups: list[list[Trial]]) -> list[list[Trial]]:
+    """Put wide data, which memory holds up, next to narrow data, which Python does."""
 
-    def size(group: list[Trial]) -> int:
+    def width(group: list[Trial]) -> int:
         known = registry.DATA_SETS.get(group[0].dataset)
         return known.columns if known else 0
 
-    return sorted(groups, key=lambda group: (-size(group), group[0].group))
+    ranked = sorted(groups, key=lambda group: (-width(group), group[0].group))
+    half = len(ranked) // 2
+    pairs = zip_longest(ranked[:half], reversed(ranked[half:]))
+    return [group for pair in pairs for group in pair if group]
