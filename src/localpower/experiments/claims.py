@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from localpower.experiments.results import Outcome, Results
 from localpower.experiments.runner import items
 from localpower.experiments.trials import ALIGNMENTS, ONE_SHOT
 
+T = TypeVar("T")
 Curves = dict[tuple[str, str, int], tuple[float, ...]]
 
 
@@ -111,7 +115,7 @@ def ends_higher(results: Results, mode: str) -> Finding:
 def saturates(results: Results, mode: str) -> Finding:
     """Compare final errors of p = 20 and p = 8."""
     finals = _finals(results, mode, "figure-p-m")
-    ratio = {name: _ratio(finals, name, 50, 20, 8) for name in _sets(finals)}
+    ratio = _known(_sets(finals), lambda name: _ratio(finals, name, 50, 20, 8))
     remark = f"Median of error(p = 20)/error(p = 8) at m = 50: {_median(ratio.values()):.2f}."
     return _sort(ratio, lambda name: ratio[name] < 1.5, remark)
 
@@ -147,8 +151,9 @@ def vanilla_unstable(results: Results, mode: str) -> Finding:
         reference = np.median(aligned[name, "procrustes", 8][-5:])
         return float(late.max() / max(reference, 1e-300))
 
-    named = [name for name in ("a9a", "abalone", "ijcnn1", "poker") if (name, "none", 8) in vanilla]
-    others = [n for n in _sets(vanilla) if n not in named and trouble(n) > 2]
+    named = ("a9a", "abalone", "ijcnn1", "poker")
+    seen = _known(_sets(vanilla), trouble)
+    others = [name for name in seen if name not in named and seen[name] > 2]
     remark = (
         "Largest late error of vanilla above twice that of OPT, p = 8; Combined is not at hand."
     )
@@ -174,15 +179,12 @@ def p_times_fewer(results: Results, mode: str) -> Finding:
     curves = _curves(results, mode, "figure-p-procrustes")
     level = 0.1
 
-    def rounds(name: str, p: int) -> int | None:
+    def rounds(name: str, p: int) -> float:
         below = np.flatnonzero(np.array(curves[name, "procrustes", p]) < level)
-        return int(below[0]) if below.size else None
+        return float(below[0]) if below.size else math.nan
 
-    speed = {}
-    for name in _sets(curves):
-        few, many = rounds(name, 4), rounds(name, 1)
-        if few and many:
-            speed[name] = many / few
+    ratios = _known(_sets(curves), lambda name: rounds(name, 1) / rounds(name, 4))
+    speed = {name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)}
     remark = (
         f"Communications of DPI over those of p = 4 until error {level}: median "
         f"{_median(speed.values()):.1f}; at least 2 counts as holding."
@@ -243,8 +245,17 @@ def _sets(found: Iterable[tuple[str, object] | tuple[str, object, object]]) -> l
 
 
 def _sort(names: Iterable[str], holds: Callable[[str], bool], remark: str = "") -> Finding:
-    truth = {name: holds(name) for name in names}
+    truth = _known(names, holds)
     return Finding([n for n in truth if truth[n]], [n for n in truth if not truth[n]], remark)
+
+
+def _known(names: Iterable[str], look: Callable[[str], T]) -> dict[str, T]:
+    """What is seen on each data set; those that not all was run on are left out."""
+    seen = {}
+    for name in names:
+        with suppress(KeyError):
+            seen[name] = look(name)
+    return seen
 
 
 def _median(values: Iterable[float]) -> float:

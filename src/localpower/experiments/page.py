@@ -116,7 +116,10 @@ def _final_tables(item: Item, results: Results) -> str:
     def row(name: str, table: dict[tuple[str, str], Summary], compare: bool) -> list[str]:
         cells = [registry.DATA_SETS[name].title]
         for method in item.methods:
-            ours = table[name, method]
+            ours = table.get((name, method))
+            if ours is None:
+                cells.append("not run")
+                continue
             text = f"{ours.mean:.1e} ± {ours.deviation:.0e}"
             if compare:
                 text = f"{_ratio(ours.mean, paper[name, method].mean)}<br>{text}"
@@ -144,7 +147,8 @@ def _eta_tables(item: Item, results: Results) -> str:
         for name in names:
             cells = [registry.DATA_SETS[name].title]
             for m in item.shards:
-                ours, theirs = results.eta[mode, name, str(m)], paper[name, str(m)].mean
+                theirs = paper[name, str(m)].mean
+                ours = results.eta.get((mode, name, str(m)), math.nan)
                 both = f"{_ratio(ours, theirs, 1.3, 2)} {ours:.4f}"
                 cells.append(
                     f'{both} <span class="soft">({theirs:.4f})</span>'
