@@ -206,6 +206,15 @@ def test_the_command_writes_the_page_and_finds_everything_done_again(data_dir, t
     assert "everything is done" in run()
 
 
+def test_a_missing_plot_library_is_said_before_the_work(tmp_path):
+    code = "import sys; sys.modules['matplotlib'] = None; from localpower.cli import main; "
+    code += f"sys.exit(main(['reproduce', '-o', {str(tmp_path / 'out')!r}]))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "pip install 'localpower[plot]'" in run.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_unknown_item_is_refused(tmp_path):
     with pytest.raises(ValueError, match="item 'table-nine' is not known"):
         reproduce(["table-nine"], tmp_path, None, print)

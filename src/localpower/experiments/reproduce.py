@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
+from localpower.core.errors import MissingExtra
 from localpower.experiments import figures, page, runner
 from localpower.experiments.results import Results
 
@@ -20,6 +22,8 @@ def reproduce(
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise ValueError(f"item {unknown[0]!r} is not known: take any of {', '.join(known)}")
+    if find_spec("matplotlib") is None:  # said before the work, not after it
+        raise MissingExtra("localpower reproduce", "plot")
     path = folder / PAGE
     if not runner.run(chosen, folder, data_dir, progress) and path.exists():
         return path
