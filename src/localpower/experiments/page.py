@@ -222,7 +222,11 @@ def _figure(item: Item, paths: list[Path]) -> str:
 
 def _missing(names: list[str]) -> str:
     missing = [known.title for name, known in registry.DATA_SETS.items() if name not in names]
-    return f"<p>Not at hand: {', '.join(missing)}.</p>" if missing else ""
+    other = [registry.DATA_SETS[name].title for name in names if registry.DATA_SETS[name].note]
+    text = f"Not at hand: {', '.join(missing)}. " if missing else ""
+    if other:
+        text += f"Not the paper's own version (see Data sets): {', '.join(other)}."
+    return f"<p>{text}</p>"
 
 
 def _ratio(ours: float, theirs: float, good: float = 2.0, fair: float = 5.0) -> str:
