@@ -54,6 +54,9 @@ class Channel:
             env={**os.environ, **dict.fromkeys(BLAS_THREADS, "1")},
             start_new_session=True,  # Ctrl-C is for the coordinator to handle
         )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._to, self._from = self.process.stdin, self.process.stdout
         self.shards: list[int] = []
         self.error: Exception | None = None
         self._started = False
@@ -88,17 +91,17 @@ class Channel:
         self.process.kill()
         self.process.wait()
         self._thread.join()
-        for stream in (self.process.stdin, self.process.stdout):
+        for stream in (self._to, self._from):
             with suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+                stream.close()
 
     def _talk(self) -> None:
         try:
             self._await_start()
             while (message := self.inbox.get()) is not None:
-                wire.send(message[0], self.process.stdin)  # type: ignore[arg-type]
+                wire.send(message[0], self._to)
                 for _ in range(message[1]):
-                    self._put(wire.receive(self.process.stdout, MAX_BYTES))  # type: ignore[arg-type]
+                    self._put(wire.receive(self._from, MAX_BYTES))
         except Exception as error:
             self.error = error
 
@@ -106,7 +109,7 @@ class Channel:
         """Skip what was printed while Python started; the worker says when it is ready."""
         seen = b""
         while not seen.endswith(READY):
-            byte = self.process.stdout.read(1)  # type: ignore[union-attr]
+            byte = self._from.read(1)
             if not byte:
                 raise EOFError("the worker did not start")
             seen = seen[-len(READY) :] + byte
