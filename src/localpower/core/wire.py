@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -58,14 +58,14 @@ def encode(message: Any) -> Iterator[bytes | memoryview]:
             yield memoryview(array.data).cast("B")
 
 
-def send(message: Any, stream: BinaryIO) -> None:
+def send(message: Any, stream: IO[bytes]) -> None:
     """Write a message's frame to a binary stream."""
     for part in encode(message):
         stream.write(part)
     stream.flush()
 
 
-def receive(stream: BinaryIO, max_bytes: int, files: bool = False) -> Any:
+def receive(stream: IO[bytes], max_bytes: int, files: bool = False) -> Any:
     """Read one message, of at most `max_bytes` of arrays, from a binary stream.
 
     Raises `EOFError` where the stream ends. `files` allows references to mapped files; set it only
@@ -193,13 +193,13 @@ def _count(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-def _read(stream: BinaryIO, buffer: bytearray) -> bytearray:
+def _read(stream: IO[bytes], buffer: bytearray) -> bytearray:
     _fill(stream, memoryview(buffer))
     return buffer
 
 
 def _read_array(
-    stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]
+    stream: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
     array = np.empty(shape, dtype)
     if array.size:
@@ -207,7 +207,7 @@ def _read_array(
     return array
 
 
-def _fill(stream: BinaryIO, view: memoryview) -> None:
+def _fill(stream: IO[bytes], view: memoryview) -> None:
     while len(view):
         count = stream.readinto(view)  # type: ignore[attr-defined]
         if not count:
