@@ -21,12 +21,14 @@ check: $(VENV)/ready
 paper: .venv-demo/ready
 	.venv-demo/bin/localpower reproduce
 
-$(VENV)/ready: pyproject.toml constraints.txt
+BUILD := pyproject.toml constraints.txt hatch_build.py src/localpower/core/kernels.c
+
+$(VENV)/ready: $(BUILD)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP) --editable '.[test,check]'
 	touch $@
 
-.venv-demo/ready: pyproject.toml constraints.txt
+.venv-demo/ready: $(BUILD)
 	$(PYTHON) -m venv .venv-demo
 	.venv-demo/bin/python $(PIP) --editable '.[sklearn,plot]'
 	touch $@

@@ -10,6 +10,7 @@ from localpower.api import pca, svd
 from localpower.core import schedule
 from localpower.core.errors import (
     DataError,
+    DataHint,
     EngineError,
     LocalPowerError,
     MissingExtra,
@@ -17,6 +18,7 @@ from localpower.core.errors import (
     WorkerLost,
 )
 from localpower.core.ledger import Ledger
+from localpower.data.source import read
 from localpower.diagnostics.distance import principal_angles, subspace_distance
 from localpower.diagnostics.heterogeneity import eta
 from localpower.engines.registry import connect
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PCA",
     "DataError",
+    "DataHint",
     "EngineError",
     "Ledger",
     "LocalPowerError",
@@ -43,6 +46,7 @@ __all__ = [
     "eta",
     "pca",
     "principal_angles",
+    "read",
     "schedule",
     "subspace_distance",
     "svd",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import secrets
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.engine import Engine
-from localpower.core.errors import DataError
+from localpower.core.errors import DataError, DataHint
 from localpower.core.factors import Factors, factors
 from localpower.core.ledger import Ledger
 from localpower.core.linalg import Array, random_basis
@@ -26,7 +28,9 @@ from localpower.core.one_shot import aligned_average, uda, wda
 from localpower.core.randomized import dr_svd
 from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
 from localpower.core.schedule import Schedule, constant, parse
-from localpower.data.partition import Partition, partition
+from localpower.core.shard import Shard, is_sparse
+from localpower.data import partition as partitions
+from localpower.data.partition import PARTITIONS, Partition
 from localpower.data.source import Source, open_source
 from localpower.diagnostics.distance import subspace_distance
 from localpower.engines.registry import connect
@@ -35,6 +39,9 @@ from localpower.result import Record, Result
 from localpower.version import __version__
 
 Callback = Callable[[Record, State], Any]
+FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
+WORK = 6  # (d, r) arrays that a run holds at the same time on one machine
+WIDE = 10, 1000  # columns per row, and columns, from which a transposed matrix is suspected
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,10 @@ def svd(
     max_rounds: int = 30,
     tol: float = 0.0,
     workers: int | None = None,
+    partition: str = "contiguous",
     shuffle: bool = False,
+    memory: int | str | None = None,
+    cache: str | os.PathLike[str] | None = None,
     engine: str | Engine = "threads",
     center: bool = False,
     scale: str | None = None,
@@ -92,10 +102,12 @@ def svd(
 
     Parameters
     ----------
-    data : array_like, sparse matrix, path, or list of those
-        The rows. A list of matrices or paths is taken as the user's own shards. Paths are to
-        ``.npy``, ``.npz`` (dense under the key ``X``, or a scipy sparse matrix) or svmlight text,
-        plain, gz or bz2. Integers become float64, float32 stays, sparse stays sparse.
+    data
+        The rows: an array, ``memmap``, sparse matrix, pandas or polars frame, Dask array or frame,
+        an iterable of blocks, or a path to ``.npy``, ``.npz``, CSV or TSV, svmlight, Parquet, Arrow
+        or Feather, Zarr or HDF5; text also as gz, bz2 or xz. A list of such, a directory, a glob,
+        or a function from the number of a shard to its rows are the user's own shards. Integers
+        become float64, float32 stays, sparse stays sparse. `read` has options for files.
     rank : int
         How many singular triplets, k.
     method : str
@@ -121,10 +133,20 @@ def svd(
         Stop when a round turns the leading `rank` columns of the basis by a sine of at most this.
         0 does all rounds.
     workers : int, optional
-        Cut the rows into so many contiguous shards. By default as many as the engine works on at
-        once, or the user's own shards.
+        Cut the rows into so many shards. By default as many as the engine works on at once, more
+        if they would not fit in memory, or the user's own shards.
+    partition : str
+        How rows are cut: ``"contiguous"``, ``"shuffled"``, by ``"label"`` (see `read`), or
+        ``"dirichlet:0.5"``, which deals the rows of each label unequally.
     shuffle : bool
-        Shuffle the rows before they are cut; this copies them.
+        Short for ``partition="shuffled"``.
+    memory : int or str, optional
+        What rows may take in memory, such as ``"2GB"``; half of what is free by default. Files
+        that do not fit are read again in every round; a shard that fits is read once in a round,
+        however many steps it takes.
+    cache : path, optional
+        Folder that keeps what was parsed of text and packed files, for the next run. By default
+        it is kept in memory, or in temporary files if that is too small.
     engine : str or Engine
         ``"threads"``, ``"processes"``, ``"inline"``, with a number as in ``"processes:4"``; or an
         engine from `connect`, which is left open.
@@ -156,21 +178,25 @@ def svd(
     """
     options = _options(rank, method, steps, schedule, align, align_at, width)
     max_rounds, tol, workers = _run_options(max_rounds, tol, workers, scale, callback)
-    center, shuffle = bool(center), bool(shuffle)
+    center = bool(center)
+    how = "shuffled" if shuffle and partition == "contiguous" else _partition(partition)
     seed, generator = _random(rng)
     with ExitStack() as stack:
         if not isinstance(engine, Engine):
             engine = stack.enter_context(connect(engine))
-        source = open_source(data)
+        source = open_source(data, memory=memory, cache=cache, shards=workers)
+        if source is not data:
+            stack.callback(source.close)
         _check_fit(options, source)
-        count = workers or (
-            len(source.pieces) if source.separate else min(engine.size, source.rows)
-        )
-        shards = partition(source, count, generator.spawn(1)[0] if shuffle else None)
+        shuffler = generator if how == "contiguous" else generator.spawn(1)[0]
+        at_once = engine.size if workers else _useful(engine.size, source, options.width)
+        shards = partitions.partition(source, workers, how, shuffler, at_once)
         metered = Metered(engine)
         metered.place(shards.shards)
 
-        how = _set_up(metered, source, shards, center, scale)
+        columns_ = _describe(metered, source, shards, center, scale)
+        products = _products(method, options, max_rounds)
+        kernels = prepare(metered, columns_, products, options.width)
         metered.phase = "iterate"
         states = islice(METHODS[method](metered, generator, options), max_rounds)
         history, basis = _follow(states, metered, options.rank, tol, callback)
@@ -178,7 +204,7 @@ def svd(
         found = factors(metered, basis, options.rank)
         U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
 
-    ratio, variance = _explained(found, how, source.rows, center)
+    ratio, variance = _explained(found, columns_, source.rows, center)
     run = {
         "version": __version__,
         "method": method,
@@ -190,8 +216,11 @@ def svd(
         "align_at": align_at,
         "max_rounds": max_rounds,
         "tol": tol,
-        "workers": count,
-        "shuffle": shuffle,
+        "workers": len(shards.shards),
+        "partition": how,
+        "memory": source.memory,
+        "kept": shards.shards[0].keep,
+        "kernels": dict(kernels),
         "engine": type(engine).__name__.lower(),
         "center": center,
         "scale": scale,
@@ -207,11 +236,11 @@ def svd(
 
     return Result(
         components=narrow(found.V.T),
-        singular_values=narrow(np.ldexp(found.singular_values.astype(float), how.exponent)),
+        singular_values=narrow(np.ldexp(found.singular_values.astype(float), columns_.exponent)),
         U=U,
         basis=basis,
-        mean=None if how.shift is None else narrow(how.shift),
-        scale=None if how.scale is None else narrow(how.scale),
+        mean=None if columns_.shift is None else narrow(columns_.shift),
+        scale=None if columns_.scale is None else narrow(columns_.scale),
         explained_variance=narrow(variance),
         explained_variance_ratio=narrow(ratio),
         history=history,
@@ -244,10 +273,10 @@ pca.__signature__ = inspect.signature(svd).replace(  # type: ignore[attr-defined
 )
 
 
-def _set_up(
+def _describe(
     engine: Engine, source: Source, shards: Partition, center: bool, scale: str | None
 ) -> Columns:
-    """Collect column statistics, refuse what is not finite, and hand out shift and scale."""
+    """Collect column statistics, refuse what is not finite, and decide shift and scale."""
     stats = describe(engine, scale)
     if stats.bad is not None:
         row, column = shards.original_row(stats.bad[0]), stats.bad[1]
@@ -255,9 +284,38 @@ def _set_up(
             f"NaN or infinity in {source.where(row)}, column {column} (counted from 0); remove "
             "such rows or fill in values before the fit"
         )
-    how = columns(stats, center, scale, engine.dtype)
-    prepare(engine, how)
-    return how
+    return columns(stats, center, scale, engine.dtype)
+
+
+def _products(method: str, options: Options, max_rounds: int) -> int:
+    """How many local products the method will ask of a shard, if it does all of its rounds."""
+    if method == "dpi":
+        return max_rounds
+    if method == "one_shot":
+        return options.steps
+    if method != "local_power":
+        return 0
+    return sum(options.schedule(t) for t in range(min(max_rounds, FORESEEN)))
+
+
+def _useful(workers: int, source: Source, width: int) -> int:
+    """How many shards are worth it: each should hold more numbers than it sends in a round."""
+    entries = Shard(source.pieces, source.columns, source.dtype).entries
+    return max(1, min(workers, entries // (source.columns * width), source.rows))
+
+
+def _partition(name: Any) -> str:
+    how, colon, concentration = name.partition(":") if isinstance(name, str) else ("", "", "")
+    try:
+        good = not colon or (how == "dirichlet" and float(concentration) > 0)
+    except ValueError:
+        good = False
+    if how not in PARTITIONS or not good:
+        raise ValueError(
+            f"partition={name!r} is not known: take one of {', '.join(PARTITIONS)}, the last also "
+            "with a concentration above 0, as in 'dirichlet:0.5'"
+        )
+    return str(name)
 
 
 def _follow(
@@ -280,10 +338,11 @@ def _follow(
             bytes_up=traffic.bytes_up,
             bytes_down=traffic.bytes_down,
             seconds=now - before,
+            bytes_read=traffic.bytes_read,
         )
         steps, seen, before = state.steps, seen + traffic.rounds, now
         history.append(record)
-        previous, basis = basis, state.basis
+        previous, basis = basis if tol else None, state.basis
         if callback is not None and callback(record, state):
             break
         if tol and previous is not None and subspace_distance(previous[:, :rank], basis) <= tol:
@@ -359,6 +418,21 @@ def _check_fit(options: Options, source: Source) -> None:
         )
     if options.width > d:
         raise ValueError(f"width={options.width} is more than n_features={d}; take at most that")
+    work = WORK * d * options.width * source.dtype.itemsize
+    if work > source.memory:
+        raise DataError(
+            f"{source.names[0]} has {d} columns: with {options.width} vectors the work takes "
+            f"{work / 1e9:.1f} GB, and memory is {source.memory / 1e9:.1f} GB; check that so many "
+            "columns are meant (svmlight takes them from the largest index), or raise memory="
+        )
+    per_row, least = WIDE
+    dense = all(not is_sparse(piece) for piece in source.pieces)
+    if dense and d >= max(least, per_row * n):
+        warnings.warn(
+            f"{n} rows of {d} columns: if the samples are in columns, give the transpose",
+            DataHint,
+            stacklevel=3,
+        )
 
 
 def _positive(name: str, value: Any) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,8 @@ from localpower.core.errors import DataError, LocalPowerError
 from localpower.core.local_power import State
 from localpower.core.scaling import SCALES
 from localpower.data import registry
+from localpower.data.partition import PARTITIONS
+from localpower.data.source import Source, read
 from localpower.result import Record, Result, model_folder
 from localpower.version import __version__
 
@@ -31,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        options.command(options)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            options.command(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
         _discard_output()
@@ -49,8 +54,13 @@ def fit(options: argparse.Namespace) -> None:
     if options.output is not None:
         model_folder(options.output)
     table = Table(sys.stderr if options.json else sys.stdout, quiet=options.json)
+    with _rows(options) as rows:
+        _fit(options, rows, table)
+
+
+def _fit(options: argparse.Namespace, rows: Source, table: Table) -> None:
     result = svd(
-        options.data[0] if len(options.data) == 1 else options.data,
+        rows,
         options.rank,
         method=options.method,
         steps=options.steps,
@@ -61,7 +71,7 @@ def fit(options: argparse.Namespace) -> None:
         max_rounds=options.max_rounds,
         tol=options.tol,
         workers=options.workers,
-        shuffle=options.shuffle,
+        partition="shuffled" if options.shuffle else options.partition,
         engine=options.engine,
         center=options.center,
         scale=options.scale,
@@ -80,13 +90,29 @@ def transform(options: argparse.Namespace) -> None:
         raise ValueError(f"-o {output}: scores are written as .npy or .csv; give such a name")
     if any(output.exists() and output.samefile(path) for path in options.data):
         raise ValueError(f"-o {output} is also DATA; give another name")
-    data = options.data[0] if len(options.data) == 1 else options.data
-    scores = Result.load(options.model).transform(data)
+    model = Result.load(options.model)
+    with _rows(options, n_features=model.components.shape[1]) as rows:
+        scores = model.transform(rows)
     if output.suffix == ".npy":
         np.save(output, scores)
     else:
         np.savetxt(output, scores, delimiter=",", fmt="%.17g")
     print(f"{scores.shape[0]} rows on {scores.shape[1]} components -> {output}")
+
+
+def _rows(options: argparse.Namespace, n_features: int = 0) -> Source:
+    """Open the files that were named, with the options of reading."""
+    return read(
+        options.data[0] if len(options.data) == 1 else options.data,
+        columns=options.columns,
+        drop=options.drop,
+        label=options.label,
+        dtype=options.dtype,
+        key=options.key,
+        n_features=n_features,
+        memory=options.memory,
+        cache=options.cache,
+    )
 
 
 def inspect(options: argparse.Namespace) -> None:
@@ -269,6 +295,10 @@ def _reason(error: BaseException) -> str:
     return str(error)
 
 
+def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    print(f"localpower: note: {message}", file=sys.stderr)
+
+
 def _complain(reason: str, status: int) -> int:
     print(f"localpower: {reason}", file=sys.stderr)
     return status
@@ -291,7 +321,7 @@ def _parser() -> argparse.ArgumentParser:
         description="example: localpower transform model rows.npy -o scores.npy",
     )
     command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
-    command.add_argument("data", metavar="DATA", nargs="+", help="file(s) of rows")
+    _add_reading(command)
     command.add_argument("-o", "--output", required=True, metavar="FILE", help=".npy or .csv")
     command.set_defaults(command=transform)
 
@@ -312,13 +342,8 @@ def _add_fit(commands: Any) -> None:
         help="factorise rows and write a model",
         description="example: localpower fit rows.npy -k 5 -p 4 --workers 20 -o model",
     )
+    _add_reading(command)
     add = command.add_argument
-    add(
-        "data",
-        metavar="DATA",
-        nargs="+",
-        help=".npy, .npz or svmlight file (.gz, .bz2); several files are one shard each",
-    )
     add("-k", "--rank", type=int, required=True, metavar="K", help="number of components")
     add("-o", "--output", metavar="MODEL", help="directory to write the model to")
     add(
@@ -344,7 +369,9 @@ def _add_fit(commands: Any) -> None:
     add("--max-rounds", type=int, default=30, metavar="N", help="rounds at most (30)")
     add("--tol", type=float, default=0.0, metavar="SINE", help="stop when a round turns less (0)")
     add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
-    add("--shuffle", action="store_true", help="shuffle rows before they are cut")
+    add("--partition", default="contiguous", metavar="HOW",
+        help=f"{_names(PARTITIONS)}:0.5")  # fmt: skip
+    add("--shuffle", action="store_true", help="short for --partition shuffled")
     add("--engine", default="threads", metavar="NAME", help="threads, processes:4, inline")
     add("--center", action="store_true", help="subtract the mean: PCA")
     add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
@@ -384,6 +411,26 @@ def _add_study(commands: Any) -> None:
             action.add_argument("name", metavar="NAME", help="a name that `data list` shows")
         action.add_argument("--data-dir", metavar="FOLDER", help=WHERE)
         action.set_defaults(command=function)
+
+
+def _add_reading(command: Any) -> None:
+    """Add the files, and the options of reading them."""
+    add = command.add_argument
+    add(
+        "data",
+        metavar="DATA",
+        nargs="+",
+        help="npy, npz, csv, tsv, svmlight, parquet, arrow, zarr or hdf5; several files, a "
+        "directory or a glob are one shard per file",
+    )
+    names = {"type": lambda text: text.split(","), "metavar": "A,B"}
+    add("--columns", help="names or numbers (from 0) of the columns to take", **names)
+    add("--drop", help="columns to leave out", **names)
+    add("--label", metavar="A", help="column that is no feature but a label")
+    add("--key", metavar="NAME", help="which array of an HDF5, Zarr or npz file")
+    add("--dtype", choices=["float32", "float64"], metavar="T", help="float32 or float64")
+    add("--memory", metavar="SIZE", help="what rows may take, as 2GB (half of what is free)")
+    add("--cache", metavar="FOLDER", help="keep what was parsed here for the next time")
 
 
 def _names(known: Any) -> str:

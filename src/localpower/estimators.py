@@ -13,7 +13,7 @@ from localpower.api import svd
 from localpower.core.engine import Engine
 from localpower.core.linalg import Array
 from localpower.core.schedule import Schedule
-from localpower.data.source import is_list_of_blocks, is_path, open_source
+from localpower.data.source import is_ours, open_source
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -34,7 +34,9 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         max_rounds: int = 30,
         tol: float = 0.0,
         workers: int | None = None,
+        partition: str = "contiguous",
         shuffle: bool = False,
+        memory: int | str | None = None,
         engine: str | Engine = "threads",
         scale: str | None = None,
         random_state: Any = None,
@@ -49,14 +51,18 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.max_rounds = max_rounds
         self.tol = tol
         self.workers = workers
+        self.partition = partition
         self.shuffle = shuffle
+        self.memory = memory
         self.engine = engine
         self.scale = scale
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> _Decomposition:
         """Find the components of `X`: an array, sparse matrix, path, or list of shards."""
-        source = open_source(self._validated(X, reset=True))
+        source = open_source(
+            self._validated(X, reset=True), memory=self.memory, shards=self.workers
+        )
         self.n_features_in_ = source.columns
         most = min(source.rows, source.columns)
         rank = self._default_components(most) if self.n_components is None else self.n_components
@@ -101,8 +107,8 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return most
 
     def _validated(self, X: Any, reset: bool) -> Any:
-        """Let scikit-learn check arrays and frames; paths and lists of shards it does not know."""
-        if is_path(X) or is_list_of_blocks(X):
+        """Let scikit-learn check arrays and frames; what else there is it does not know."""
+        if is_ours(X):
             if reset and hasattr(self, "feature_names_in_"):
                 del self.feature_names_in_
             return X
@@ -131,7 +137,8 @@ class PCA(_Decomposition):
     ----------
     n_components : int, optional
         By default ``min(n_samples, n_features)``.
-    method, steps, schedule, align, align_at, width, max_rounds, tol, workers, shuffle, engine
+    method, steps, schedule, align, align_at, width, max_rounds, tol, workers, partition, shuffle
+    memory, engine
     scale : {None, "max", "minmax", "std"}
         As in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
@@ -170,7 +177,8 @@ class TruncatedSVD(_Decomposition):
     ----------
     n_components : int, optional
         By default 2, or 1 where the data have no more.
-    method, steps, schedule, align, align_at, width, max_rounds, tol, workers, shuffle, engine
+    method, steps, schedule, align, align_at, width, max_rounds, tol, workers, partition, shuffle
+    memory, engine
     scale : {None, "max", "minmax", "std"}
         As in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None

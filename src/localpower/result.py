@@ -17,7 +17,7 @@ from localpower.core.errors import DataError
 from localpower.core.ledger import Ledger, Round
 from localpower.core.linalg import Array
 from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Shard
+from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 
 FORMAT = 1
@@ -26,13 +26,17 @@ ARRAYS, RUN = "model.npz", "run.json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One round of the method: its number, local steps, bytes over all shards, and seconds."""
+    """One round of the method: its number, local steps, bytes over all shards, and seconds.
+
+    `bytes_read` is what workers read from files, where rows are not kept in memory.
+    """
 
     round: int
     steps: int
     bytes_up: int
     bytes_down: int
     seconds: float
+    bytes_read: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -92,10 +96,12 @@ class Result:
         source = open_source(data, columns=d)
         if source.columns != d:
             raise DataError(f"data has {source.columns} columns where the model has {d}")
-        matrix = LocalMatrix(Shard(source.pieces, d, source.dtype))
+        matrix = LocalMatrix(contiguous(source, 1).shards[0])
         matrix.prepare(self.mean, 1.0 if self.scale is None else 1.0 / self.scale)
         with np.errstate(invalid="ignore"):
             scores = matrix.apply(self.components.T)
+        if source is not data:
+            source.close()
         bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
         if bad.size:
             where = source.where(int(bad[0]))

@@ -8,7 +8,7 @@ from helpers import ENGINES, METHODS, same_bits, with_spectrum
 import localpower as lp
 from localpower.core.errors import EngineError
 from localpower.core.tasks import Describe, PowerSteps, Scatter, TopVectors, Triangle
-from localpower.data.partition import partition
+from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 
 DENSE = with_spectrum(203, 0.7 ** np.arange(17), seed=1) * 10
@@ -32,7 +32,7 @@ def engine(request):
 
 
 def place(engine, data, workers):
-    engine.place(partition(open_source(data), workers).shards)
+    engine.place(contiguous(open_source(data), workers).shards)
     return engine
 
 

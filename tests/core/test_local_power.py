@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import localpower as lp
 from localpower.core.local_power import State, local_power
 from localpower.core.schedule import constant, halving
-from localpower.data.partition import partition
+from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
 
@@ -19,7 +19,7 @@ A = with_spectrum(300, 0.8 ** np.arange(12), seed=1)
 def placed(blocks):
     engine = Inline()
     source = open_source(blocks)
-    engine.place(partition(source, len(source.pieces)).shards)
+    engine.place(contiguous(source, len(source.pieces)).shards)
     return engine
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from localpower.core.errors import DataError
-from localpower.data.partition import partition
+from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 
 X = np.arange(12).reshape(4, 3) - 5
@@ -76,7 +76,7 @@ def test_every_number_type_is_read(tmp_path, kind, order, suffix):
     np.save(path, array) if suffix == ".npy" else np.savez(path, X=array)
     source = open_source(path)
     np.testing.assert_array_equal(source.pieces[0], array)
-    assert all(block.flags.c_contiguous for block in partition(source, 1).shards[0].blocks())
+    assert all(block.flags.c_contiguous for block in contiguous(source, 1).shards[0].blocks())
     assert source.dtype == (np.float32 if kind in ("f2", "f4", ">f4") else np.float64)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from localpower.data.partition import partition
+from localpower.data.partition import contiguous, shuffled
 from localpower.data.source import open_source
 
 KINDS = {"dense": np.asarray, "sparse": sparse.csr_array}
@@ -40,7 +40,7 @@ def blocks(X, sizes, kinds):
 @given(rows=st.integers(1, 30), workers=st.integers(1, 40))
 def test_cuts_are_those_of_array_split(kind, rows, workers):
     X = matrix(rows)
-    shards = partition(open_source(KINDS[kind](X)), workers).shards
+    shards = contiguous(open_source(KINDS[kind](X)), workers).shards
     for shard, part in zip(shards, np.array_split(X, workers), strict=True):
         assert shard.rows == len(part)
         assert (shard.columns, shard.dtype) == (3, np.float64)
@@ -48,7 +48,7 @@ def test_cuts_are_those_of_array_split(kind, rows, workers):
 
 
 def test_more_workers_than_rows_leave_some_without():
-    shards = partition(open_source(matrix(2)), 5).shards
+    shards = contiguous(open_source(matrix(2)), 5).shards
     assert [shard.rows for shard in shards] == [1, 1, 0, 0, 0]
     assert shards[4].pieces == ()
 
@@ -57,7 +57,7 @@ def test_more_workers_than_rows_leave_some_without():
 def test_recutting_a_list_of_blocks_keeps_the_order_of_rows(sizes, workers, data):
     X = numbered(sum(sizes))
     kinds = data.draw(st.tuples(*[st.sampled_from(sorted(KINDS))] * len(sizes)))
-    shards = partition(open_source(blocks(X, sizes, kinds)), workers).shards
+    shards = contiguous(open_source(blocks(X, sizes, kinds)), workers).shards
     expected = sizes if workers == len(sizes) else [len(x) for x in np.array_split(X, workers)]
     assert [shard.rows for shard in shards] == expected
     np.testing.assert_array_equal(np.concatenate([dense(shard) for shard in shards]), X)
@@ -65,7 +65,7 @@ def test_recutting_a_list_of_blocks_keeps_the_order_of_rows(sizes, workers, data
 
 def test_the_users_own_shards_are_kept():
     given = [matrix(1), matrix(6), matrix(2)]
-    shards = partition(open_source(given), 3).shards
+    shards = contiguous(open_source(given), 3).shards
     assert all(shard.pieces[0] is block for shard, block in zip(shards, given, strict=True))
 
 
@@ -74,18 +74,18 @@ def test_a_shuffle_is_a_permutation_that_can_be_undone(sizes, workers, seed, dat
     X = numbered(sum(sizes))
     kinds = data.draw(st.tuples(*[st.sampled_from(sorted(KINDS))] * len(sizes)))
     source = open_source(blocks(X, sizes, kinds))
-    cut = partition(source, workers, np.random.default_rng(seed))
+    cut = shuffled(source, workers, np.random.default_rng(seed))
     assert [s.rows for s in cut.shards] == [len(part) for part in np.array_split(X, workers)]
-    shuffled = np.concatenate([dense(shard) for shard in cut.shards])
+    rows = np.concatenate([dense(shard) for shard in cut.shards])
     assert sorted(cut.order) == list(range(len(X)))
-    np.testing.assert_array_equal(shuffled, X[cut.order])
-    np.testing.assert_array_equal(cut.in_original_order(shuffled), X)
-    assert [cut.original_row(i) for i in range(len(X))] == (shuffled[:, 0] - 1).tolist()
+    np.testing.assert_array_equal(rows, X[cut.order])
+    np.testing.assert_array_equal(cut.in_original_order(rows), X)
+    assert [cut.original_row(i) for i in range(len(X))] == (rows[:, 0] - 1).tolist()
 
 
 def test_without_a_shuffle_rows_are_in_their_original_order():
     X = matrix(5)
-    cut = partition(open_source(X), 2)
+    cut = contiguous(open_source(X), 2)
     assert cut.in_original_order(X) is X
     assert cut.original_row(3) == 3
 
@@ -93,7 +93,7 @@ def test_without_a_shuffle_rows_are_in_their_original_order():
 def test_a_shuffle_moves_rows_and_leaves_the_users_array_alone():
     X = numbered(100)
     before = X.copy()
-    cut = partition(open_source(X), 4, np.random.default_rng(0))
+    cut = shuffled(open_source(X), 4, np.random.default_rng(0))
     assert not np.array_equal(np.concatenate([dense(shard) for shard in cut.shards]), X)
     np.testing.assert_array_equal(X, before)
 
@@ -102,7 +102,7 @@ def test_a_shuffle_moves_rows_and_leaves_the_users_array_alone():
 def test_dense_and_sparse_shards_of_narrow_floats_are_shuffled_together(narrow):
     X = numbered(6)
     source = open_source([sparse.csr_array(X[:3].astype("f4")), X[3:].astype(narrow)])
-    cut = partition(source, 2, np.random.default_rng(0))
+    cut = shuffled(source, 2, np.random.default_rng(0))
     assert all(shard.dtype == np.float32 for shard in cut.shards)
     rows = np.concatenate([dense(shard) for shard in cut.shards])
     np.testing.assert_array_equal(cut.in_original_order(rows), X)
@@ -110,14 +110,14 @@ def test_dense_and_sparse_shards_of_narrow_floats_are_shuffled_together(narrow):
 
 def test_dense_cuts_are_views():
     X = matrix(10)
-    for shard in partition(open_source(X), 3).shards:
+    for shard in contiguous(open_source(X), 3).shards:
         assert np.shares_memory(shard.pieces[0], X)
 
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_csr_cuts_are_views(separate):
     X = sparse.csr_array(matrix(10))
-    for shard in partition(open_source([X] if separate else X), 3).shards:
+    for shard in contiguous(open_source([X] if separate else X), 3).shards:
         assert np.shares_memory(shard.pieces[0].data, X.data)
         assert np.shares_memory(shard.pieces[0].indices, X.indices)
         assert np.shares_memory(shard.pieces[0].T.data, X.data)
@@ -125,26 +125,26 @@ def test_csr_cuts_are_views(separate):
 
 
 def test_csr_cuts_outlive_the_matrix_they_were_cut_from():
-    shards = partition(open_source(sparse.csr_array(matrix(10))), 3).shards
+    shards = contiguous(open_source(sparse.csr_array(matrix(10))), 3).shards
     gc.collect()
     np.testing.assert_array_equal(np.concatenate([dense(s) for s in shards]), matrix(10))
 
 
 def test_mapped_files_stay_mapped(tmp_path):
     np.save(tmp_path / "x.npy", matrix(10))
-    for shard in partition(open_source(tmp_path / "x.npy"), 3).shards:
+    for shard in contiguous(open_source(tmp_path / "x.npy"), 3).shards:
         assert isinstance(shard.pieces[0], np.memmap)
         assert shard.pieces[0].filename == tmp_path / "x.npy"
 
 
 def test_a_cut_across_blocks_has_one_piece_for_each():
     source = open_source([matrix(2), matrix(2), matrix(2)])
-    assert [len(shard.pieces) for shard in partition(source, 2).shards] == [2, 2]
-    assert [len(shard.pieces) for shard in partition(source, 1).shards] == [3]
+    assert [len(shard.pieces) for shard in contiguous(source, 2).shards] == [2, 2]
+    assert [len(shard.pieces) for shard in contiguous(source, 1).shards] == [3]
 
 
 def test_cuts_of_a_matrix_with_int64_indices_are_right():
     X = sparse.csr_array(matrix(9))
     X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
-    shards = partition(open_source(X), 4).shards
+    shards = contiguous(open_source(X), 4).shards
     np.testing.assert_array_equal(np.concatenate([dense(s) for s in shards]), X.toarray())

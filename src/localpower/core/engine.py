@@ -46,6 +46,11 @@ class Engine(ABC):
         """Shard numbers in `order`, by default all of them."""
         return range(len(self.rows)) if order is None else list(order)
 
+    @property
+    def bytes_read(self) -> int:
+        """What workers have read from files so far, where the engine can tell."""
+        return 0
+
     def anchor_first(self) -> list[int]:
         """All shard numbers, the anchor before the others: the one with the most rows."""
         anchor = max(range(len(self.rows)), key=lambda i: (self.rows[i], -i))

@@ -9,6 +9,8 @@
     │   └── WorkerFailed              a worker is there, but its task raised
     ├── WireError                     a message that does not follow the format
     └── MissingExtra (ImportError)    an optional library is not installed
+
+    DataHint (UserWarning)            rows that may not be what was meant: a label as a feature
 """
 
 
@@ -18,6 +20,10 @@ class LocalPowerError(Exception):
 
 class DataError(LocalPowerError, ValueError):
     """The rows given cannot be used; the message says where and what to do."""
+
+
+class DataHint(UserWarning):
+    """The rows can be used, but may not be what was meant."""
 
 
 class EngineError(LocalPowerError, RuntimeError):

@@ -38,11 +38,12 @@ def factors(engine: Engine, basis: Array, rank: int) -> Factors:
     R = triangles(engine, basis)
     P, S, Wt = np.linalg.svd(np.vstack(R), full_matrices=False)
     V = basis @ Wt[:rank].T
-    signs = np.where(V[np.abs(V).argmax(axis=0), np.arange(rank)] < 0, -1.0, 1.0).astype(V.dtype)
+    signs = np.array([np.where(v[np.abs(v).argmax()] < 0, -1, 1) for v in V.T], V.dtype)
+    V *= signs
     blocks = split_rows(P[:, :rank] * signs, R)
     return Factors(
         singular_values=S[:rank],
-        V=V * signs,
+        V=V,
         left=Scatter([LeftVectors(basis, block) for block in blocks]),
     )
 

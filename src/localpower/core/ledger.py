@@ -18,7 +18,8 @@ class Round:
     """One round: a broadcast or scatter of `task`, and the replies.
 
     `phase` is ``"setup"`` (statistics of the columns), ``"iterate"`` (the method itself) or
-    ``"factors"`` (from the basis to singular values and vectors).
+    ``"factors"`` (from the basis to singular values and vectors). `bytes_read` is not communication
+    but what workers read from files, where rows are not kept in memory.
     """
 
     phase: str
@@ -28,6 +29,7 @@ class Round:
     words_down: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    bytes_read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ class Ledger:
     def bytes_down(self) -> int:
         """Bytes from the coordinator to the shards."""
         return sum(record.bytes_down for record in self.records)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that workers read from files."""
+        return sum(record.bytes_read for record in self.records)
 
 
 def weigh(message: Any) -> tuple[int, int]:

@@ -15,6 +15,7 @@ Array = NDArray[np.floating[Any]]
 T = TypeVar("T")
 
 FAN_IN = 8
+TALL = 1 << 16  # rows from which a QR factorisation goes by blocks of rows
 EIGH_COLUMNS = 200  # beyond, a few leading eigenpairs are found faster by Lanczos iteration
 
 
@@ -24,7 +25,38 @@ def orth(Y: Array) -> Array:
     The result has as many columns as `Y` even when those are dependent or zero: the missing
     directions are filled with orthonormal ones, so a poor shard never yields a NaN.
     """
-    return np.linalg.qr(Y)[0]
+    return qr(Y)[0]
+
+
+def qr(Y: Array) -> tuple[Array, Array]:
+    """Householder QR, ``Y = QR``, on the last two axes.
+
+    A matrix with very many rows is factored block by block, then the triangles of the blocks: one
+    array of its size is made, where LAPACK through numpy makes three.
+    """
+    rows, r = Y.shape[-2:]
+    step = TALL // 8
+    if Y.ndim > 2 or rows < TALL or r > step // 4:
+        Q, R = np.linalg.qr(Y)
+        return Q, R
+    Q = np.empty_like(Y)
+    starts = range(0, rows, step)
+    triangles = []
+    for at in starts:
+        Q[at : at + step], R = _padded_qr(Y[at : at + step])
+        triangles.append(R)
+    P, R = np.linalg.qr(np.vstack(triangles))
+    for number, at in enumerate(starts):
+        Q[at : at + step] = Q[at : at + step] @ P[number * r : (number + 1) * r]
+    return Q, R
+
+
+def _padded_qr(Y: Array) -> tuple[Array, Array]:
+    """QR with a square R also where Y has fewer rows than columns; what is missing is zero."""
+    Q, R = np.linalg.qr(Y)
+    r = Y.shape[1]
+    missing = r - Q.shape[1]
+    return np.pad(Q, ((0, 0), (0, missing))), np.pad(R, ((0, missing), (0, 0)))
 
 
 def orth_step(Y: Array, Z: Array) -> Array:
@@ -34,8 +66,8 @@ def orth_step(Y: Array, Z: Array) -> Array:
     about some directions in the span of Z; those are left as they were. (Householder QR would make
     them up from rounding errors, and the alignment, and with it the result, a matter of chance.)
     """
-    Q, R = np.linalg.qr(Y)
-    norms = np.linalg.norm(Y, axis=-2)
+    Q, R = qr(Y)
+    norms = np.linalg.norm(R, axis=-2)
     share = np.abs(np.diagonal(R, axis1=-2, axis2=-1)) / np.where(norms > 0, norms, 1)
     doubtful = (share < np.sqrt(np.finfo(Y.dtype).eps)).any(axis=-1)
     if doubtful.any():

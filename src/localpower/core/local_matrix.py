@@ -8,66 +8,138 @@ multiplied as ``A(DZ) - 1(μᵀDZ)``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from localpower.core.kernels import GramProduct
 from localpower.core.linalg import Array, lanczos, leading_eigenpairs
-from localpower.core.shard import Shard
+from localpower.core.shard import Shard, is_sparse
 
-GRAM_COLUMNS = 1024  # up to here a worker may form its own d×d matrix
+GRAM_COLUMNS = 1024  # up to here a worker may form its own d×d matrix for its eigenvectors
 
 
 class LocalMatrix:
-    """The operator ``A_i``; `prepare` tells it the global shift and factor."""
+    """The operator ``A_i``; `prepare` tells it the global shift and factor.
+
+    `bytes_read` counts what was read from files.
+    """
 
     def __init__(self, shard: Shard) -> None:
-        self.shard = shard
+        self._shard = shard
+        self._at_hand: Shard | None = None
+        self._gram: Array | None = None
         self.shape = shard.rows, shard.columns
         self.dtype = shard.dtype
+        self.bytes_read = 0
+        self.kernel = "products"
         self.shift: Array | None = None
         self.factor: Array | float = 1.0
         self.exponent = 0
 
-    def prepare(self, shift: Array | None, factor: Array | float, exponent: int = 0) -> None:
-        """From now on work with ``(A_i - 1 shiftᵀ) · 2**-exponent · diag(factor)``."""
+    @property
+    def shard(self) -> Shard:
+        """The rows: as placed, or in memory if they are kept there."""
+        if self._at_hand is None and self._shard.stored and self._shard.keep == "run":
+            self._at_hand = self._shard.loaded(self.count)
+        return self._at_hand or self._shard
+
+    @contextmanager
+    def several_times(self, times: int) -> Iterator[None]:
+        """Read the rows once for a task that goes over them so many times, if they may be kept."""
+        if times < 2 or not self.shard.stored or self._shard.keep != "task" or self._gram_wanted:
+            yield
+            return
+        self._at_hand = self._shard.loaded(self.count)
+        try:
+            yield
+        finally:
+            self._at_hand = None
+
+    def prepare(
+        self,
+        shift: Array | None,
+        factor: Array | float,
+        exponent: int = 0,
+        products: int = 0,
+        width: int = 1,
+    ) -> None:
+        """From now on work with ``(A_i - 1 shiftᵀ) · 2**-exponent · diag(factor)``.
+
+        `products` with (d, width) matrices are to come: what the choice of the kernel is made for.
+        """
         self.shift = None if shift is None else np.ldexp(shift, -exponent).astype(self.dtype)
         self.factor = factor
         self.exponent = exponent
+        self._gram = None
+        self.kernel = "gram" if self._gram_pays(products, width) else "products"
+
+    def _gram_pays(self, products: int, width: int) -> bool:
+        """Whether ``A_iᵀA_i``, formed once, is cheaper than the products to come.
+
+        Costs in operations: 4sdr a product with the rows; sd² once (as the matrix is symmetric),
+        and 2d²r a product with it, which also must not take more memory than the rows. Files that
+        are not kept in memory are streamed: what saves passes over them is p.
+        """
+        rows, columns = self.shape
+        sparse = any(is_sparse(piece) for piece in self._shard.pieces)
+        streamed = self._shard.stored and self._shard.keep != "run"
+        if sparse or streamed or columns > rows:
+            return False
+        saved = products * (4 * rows * columns - 2 * columns**2) * width
+        return saved > rows * columns**2
+
+    @property
+    def _gram_wanted(self) -> bool:
+        return self.kernel == "gram"
 
     def apply(self, Z: Array) -> Array:
         """``A_i Z``, (rows, r)."""
-        DZ = self._scaled(Z, self.dtype)
+        DZ = self._scaled(Z)
         T = np.empty((self.shape[0], Z.shape[1]), dtype=self.dtype)
-        for rows, block, shift in self._blocks():
-            T[rows] = _forward(block, shift, DZ)
+        start = 0
+        for block in self._blocks():
+            T[start : (start := start + block.shape[0])] = _forward(block, self.shift, DZ)
         return T
 
     def adjoint(self, T: Array) -> Array:
         """``A_iᵀ T``, (d, r), summed in float64."""
         Y = np.zeros((self.shape[1], T.shape[1]))
-        for rows, block, shift in self._blocks():
-            _backward(block, shift, T[rows], Y)
-        return self._scaled(Y, self.dtype)
+        start = 0
+        for block in self._blocks():
+            _backward(block, self.shift, T[start : (start := start + block.shape[0])], Y)
+        return self._scaled(Y)
 
     def product(self, Z: Array) -> Array:
         """``A_iᵀ(A_i Z)``, (d, r), in one pass over the rows, summed in float64."""
-        DZ = self._scaled(Z, self.dtype)
-        Y = np.zeros((self.shape[1], Z.shape[1]))
-        for _, block, shift in self._blocks():
-            _backward(block, shift, _forward(block, shift, DZ), Y)
-        return self._scaled(Y, self.dtype)
+        if self._gram_wanted:
+            if self._gram is None:
+                self._gram = self.gram()
+            return (self._gram @ Z).astype(self.dtype, copy=False)
+        uniform = isinstance(self.factor, float)
+        DZ = Z.astype(self.dtype, copy=False) if uniform else self._scaled(Z)
+        kernel = GramProduct(DZ, self.shift)
+        for block in self._blocks():
+            kernel.add(block)
+        Y = kernel.result()
+        Y *= self.factor**2 if uniform else np.reshape(self.factor, (-1, 1))
+        return Y.astype(self.dtype, copy=False)
 
     def gram(self) -> Array:
         """``A_iᵀA_i``, (d, d), in float64."""
         d = self.shape[1]
         G = np.zeros((d, d))
-        for _, block, shift in self._blocks():
+        for block in self._blocks():
+            if isinstance(block, np.ndarray):
+                block = block if self.shift is None else block - self.shift
+                block = _times(block, self.factor)
+                G += block.T @ block
+                continue
             block = _times(block, self.factor)
-            square = block.T @ block
-            G += square if isinstance(square, np.ndarray) else square.toarray()
-            if shift is not None:
-                Ds = shift * self.factor
+            G += (block.T @ block).toarray()
+            if self.shift is not None:
+                Ds = self.shift * self.factor
                 cross = np.outer(block.sum(axis=0), Ds)
                 G -= cross + cross.T - block.shape[0] * np.outer(Ds, Ds)
         return G
@@ -81,35 +153,39 @@ class LocalMatrix:
         if columns <= GRAM_COLUMNS or min(rank, rows) >= columns - 1:  # Lanczos cannot find all
             values, vectors = leading_eigenpairs(self.gram(), rank)
         else:
-            values, vectors = lanczos(self.product, columns, min(rank, rows))
+            with self.several_times(columns):
+                values, vectors = lanczos(self.product, columns, min(rank, rows))
         floor = values[0] * columns * np.finfo(self.dtype).eps if values.size else 0.0
         kept = values > max(floor, 0.0)
         values, vectors = values[kept] / max(rows, 1), vectors[:, kept]
         return vectors.astype(self.dtype, copy=False), values.astype(self.dtype, copy=False)
 
-    def _scaled(self, Z: Array, dtype: np.dtype[Any]) -> Array:
+    def _scaled(self, Z: Array) -> Array:
         factor = self.factor if isinstance(self.factor, float) else self.factor[:, None]
-        return (Z * factor).astype(dtype, copy=False)
+        if isinstance(factor, float) and factor == 1.0:
+            return Z.astype(self.dtype, copy=False)
+        return (Z * factor).astype(self.dtype, copy=False)
 
-    def _blocks(self) -> Iterator[tuple[slice, Any, Array | None]]:
-        """Yield row range, block, and the shift that is still to be applied to it."""
-        start = 0
-        for block in self.shard.blocks():
-            rows = slice(start, start := start + block.shape[0])
-            if self.exponent:
-                block = _times(block, 2.0**-self.exponent)
-            if self.shift is not None and isinstance(block, np.ndarray):
-                yield rows, block - self.shift, None
-            else:
-                yield rows, block, self.shift
+    def _blocks(self) -> Iterator[Any]:
+        """Yield blocks of rows, to which the shift is still to be applied."""
+        for block in self.shard.blocks(self.count):
+            yield _times(block, 2.0**-self.exponent) if self.exponent else block
+
+    def count(self, size: int) -> None:
+        """Take note of what was read from files."""
+        self.bytes_read += size
 
 
 def _forward(block: Any, shift: Array | None, Z: Array) -> Array:
+    if shift is not None and isinstance(block, np.ndarray):
+        block, shift = block - shift, None
     T: Array = block @ Z
     return T if shift is None else T - shift @ Z
 
 
 def _backward(block: Any, shift: Array | None, T: Array, Y: Array) -> None:
+    if shift is not None and isinstance(block, np.ndarray):
+        block, shift = block - shift, None
     Y += block.T @ T
     if shift is not None:
         Y -= np.outer(shift, T.sum(axis=0, dtype=np.float64))

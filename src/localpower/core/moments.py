@@ -7,6 +7,7 @@ merged by Chan's formula, so that a large mean does not drown the deviations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from localpower.core.kernels import deviations, extremes
 from localpower.core.linalg import Array
 from localpower.core.shard import Shard
 
@@ -64,8 +66,8 @@ class Moments:
         return replace(self, low=np.empty(0), high=np.empty(0))
 
 
-def moments(shard: Shard) -> Moments:
-    """Take the statistics of a shard's raw rows.
+def moments(shard: Shard, read: Callable[[int], None] = lambda count: None) -> Moments:
+    """Take the statistics of a shard's raw rows; `read` is told what was read from files.
 
     Examples
     --------
@@ -77,25 +79,22 @@ def moments(shard: Shard) -> Moments:
     d = shard.columns
     zero, infinity = np.zeros(d), np.full(d, np.inf)
     nothing = Moments(0, SMALLEST, zero, zero, infinity, -infinity)
-    return reduce(add, (_block_moments(block) for block in shard.blocks()), nothing)
+    return reduce(add, (_block_moments(block) for block in shard.blocks(read)), nothing)
 
 
 def _block_moments(block: Any) -> Moments:
-    with np.errstate(invalid="ignore"):
-        return _of_dense(block) if isinstance(block, np.ndarray) else _of_sparse(block)
+    return _of_dense(block) if isinstance(block, np.ndarray) else _of_sparse(block)
 
 
 def _of_dense(block: Array) -> Moments:
-    low, high = block.min(axis=0), block.max(axis=0)
-    peak = np.maximum(np.abs(low), np.abs(high)).max()
-    if not np.isfinite(peak):
+    found = extremes(block)
+    if found is None:
         row, column = np.argwhere(~np.isfinite(block))[0]
         return _unusable(block.shape, int(row), int(column))
-    exponent = _exponent(peak)
-    scaled = np.multiply(block, 2.0**-exponent, dtype=np.float64)
-    mean = scaled.mean(axis=0)
-    m2 = np.square(scaled - mean).sum(axis=0)
-    return Moments(len(block), exponent, mean, m2, low.astype(float), high.astype(float))
+    low, high = (extreme.astype(float) for extreme in found)
+    exponent = _exponent(max(-low.min(), high.max()))
+    mean, m2 = deviations(block, 2.0**-exponent)
+    return Moments(len(block), exponent, mean, m2, low, high)
 
 
 def _of_sparse(block: Any) -> Moments:

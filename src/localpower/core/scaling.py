@@ -6,6 +6,7 @@ between shards.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,7 @@ def describe(engine: Engine, scale: str | None) -> Moments:
     return engine.sum(Describe(extremes=scale in ("max", "minmax")))
 
 
-def prepare(engine: Engine, how: Columns) -> None:
-    """Tell every shard how its rows enter the factorisation."""
-    engine.sum(Prepare(how.shift, how.factor, how.raw_exponent))
+def prepare(engine: Engine, how: Columns, products: int = 0, width: int = 1) -> Counter[str]:
+    """Tell every shard how its rows enter the factorisation; count the kernels they chose."""
+    task = Prepare(how.shift, how.factor, how.raw_exponent, products, width)
+    return Counter(reply.name for reply in engine.map(task))

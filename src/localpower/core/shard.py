@@ -1,50 +1,288 @@
-"""A shard: the rows that one worker holds, as pieces that are read block by block."""
+"""A shard: the rows that one worker holds, in memory or in files, read block by block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from localpower.core.errors import DataError
+from localpower.core.kernels import BLOCK_BYTES
 
-    Piece: TypeAlias = NDArray[Any] | csr_array[Any]
+Rows: TypeAlias = Any  # an array or a CSR matrix, in memory
+Piece: TypeAlias = Any  # rows in memory, or `Stored` or `StoredCSR`
 
-BLOCK_BYTES = 1 << 20  # rows that are multiplied together: about what a core's cache holds
 MIN_BLOCK_ROWS = 32
+BLOCK_ENTRIES = 1 << 18  # of a sparse block; more where columns are many
+STRETCH = 16  # blocks that are read at once from a file with columns one after the other
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """An array that stands in a file in raw form, and is read by stretches of its first axis.
+
+    It is read and not mapped: a mapped file that shrinks kills the process, and what was read of it
+    counts as memory of the process. `stamp` is the file's size and time of change when it was
+    opened. `height` is 0, or how many rows the file has if its columns stand one after the other.
+    """
+
+    path: str
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    stamp: tuple[int, int]
+    height: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What reading all of it takes."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+    def cut(self, start: int, stop: int) -> Stored:
+        """Return the part from `start` to `stop`; nothing is read."""
+        width = 1 if self.height else int(np.prod(self.shape[1:], dtype=np.int64))
+        offset = self.offset + start * width * self.dtype.itemsize
+        return replace(self, offset=offset, shape=(stop - start, *self.shape[1:]))
+
+    def read(self) -> NDArray[Any]:
+        """Read all of it."""
+        if not self.height:
+            out = np.empty(self.shape, self.dtype)
+            with self._open() as stream:
+                self._fill(stream, self.offset, out)
+            return out
+        rows, columns = self.shape
+        out = np.empty((columns, rows), self.dtype)
+        with self._open() as stream:
+            for j in range(columns):
+                self._fill(stream, self.offset + j * self.height * self.dtype.itemsize, out[j])
+        return out.T
+
+    def _open(self) -> IO[bytes]:
+        stream = open(self.path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+        if stamp(stream.fileno()) != self.stamp:
+            stream.close()
+            raise DataError(f"{self.path} was changed while it was in use; leave it, and run again")
+        return stream
+
+    def _fill(self, stream: IO[bytes], offset: int, out: NDArray[Any]) -> None:
+        stream.seek(offset)
+        view = out.reshape(-1).view(np.uint8).data
+        while len(view):
+            count = stream.readinto(view)  # type: ignore[attr-defined]
+            if not count:
+                raise DataError(f"{self.path} ends before its rows do; write it again")
+            view = view[count:]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredCSR:
+    """A CSR matrix in files: rows as places in `indptr`, of `indices` and `data`.
+
+    Entries `first` to `last` are its own; column numbers count from `base`.
+    """
+
+    data: Stored
+    indices: Stored
+    indptr: Stored
+    columns: int
+    first: int
+    last: int
+    base: int = 0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.indptr.shape[0] - 1, self.columns
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the entries."""
+        return self.data.dtype
+
+    @property
+    def nnz(self) -> int:
+        """Entries that are stored."""
+        return self.last - self.first
+
+    @property
+    def nbytes(self) -> int:
+        """What reading all of it takes."""
+        entry = self.data.dtype.itemsize + self.indices.dtype.itemsize
+        return self.nnz * entry + self.indptr.nbytes
+
+    def cut(self, start: int, stop: int) -> StoredCSR:
+        """Return rows `start` to `stop`; only two places are read."""
+        first, last = (int(self.indptr.cut(i, i + 1).read()[0]) for i in (start, stop))
+        return replace(self, indptr=self.indptr.cut(start, stop + 1), first=first, last=last)
+
+    def read(self) -> Any:
+        """Read all of it, and refuse what is no CSR matrix."""
+        from scipy.sparse import csr_array
+
+        indptr = self.indptr.read() - self.first
+        if self.first < 0 or not self.first <= self.last <= self.data.shape[0] or indptr[0] != 0:
+            raise DataError(f"{self.indptr.path}: index pointers outside of the entries")
+        indices = self.indices.cut(self.first, self.last).read()
+        small = max(self.columns, self.nnz) < np.iinfo(np.int32).max
+        kind = np.dtype(np.int32 if small else np.int64)
+        try:
+            parts = (self.data.cut(self.first, self.last).read(), indices.astype(kind, copy=False))
+            if self.base:
+                np.subtract(parts[1], self.base, out=parts[1])
+            matrix = csr_array((*parts, indptr.astype(kind)), shape=self.shape)
+            check_compressed(matrix)
+        except ValueError as error:
+            raise DataError(f"{self.indices.path}: not a CSR matrix ({error})") from error
+        if not matrix.has_canonical_format:
+            matrix.sum_duplicates()
+        return matrix
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shard:
-    """Consecutive rows of the data in `pieces`, each a (rows, d) array or CSR matrix.
+    """Consecutive rows of the data in `pieces`: arrays, CSR matrices, or files of either.
 
-    Pieces may be views of the user's array or of a mapped file; nothing is copied here.
     `dtype` is what the rows are worked with: float32 stays, everything else becomes float64.
+    `keep` says how long rows that were read from files stay in memory: for the ``"run"``, for a
+    ``"task"`` that needs them several times, or for a ``"block"``. `limit` is what a block may take
+    at most, in bytes.
     """
 
     pieces: tuple[Piece, ...]
     columns: int
     dtype: np.dtype[Any]
+    keep: str = "run"
+    limit: int = 1 << 40
 
     @property
     def rows(self) -> int:
         """Rows of all pieces."""
         return sum(piece.shape[0] for piece in self.pieces)
 
-    def blocks(self) -> Iterator[Piece]:
-        """Yield the rows in order: dense blocks of a cache's size, sparse pieces whole."""
-        step = max(MIN_BLOCK_ROWS, BLOCK_BYTES // (max(1, self.columns) * self.dtype.itemsize))
+    @property
+    def entries(self) -> int:
+        """Numbers that a product touches: all of a dense piece, the nonzeros of a sparse one."""
+        return sum(
+            piece.nnz if is_sparse(piece) else piece.shape[0] * self.columns
+            for piece in self.pieces
+        )
+
+    @property
+    def stored(self) -> int:
+        """Bytes of it that are in files."""
+        return sum(piece.nbytes for piece in self.pieces if is_stored(piece))
+
+    def loaded(self, read: Callable[[int], None]) -> Shard:
+        """Return the shard with all of its rows in memory; `read` is told how much was read."""
+        return replace(self, pieces=tuple(_load(piece, read) for piece in self.pieces))
+
+    def blocks(self, read: Callable[[int], None] = lambda count: None) -> Iterator[Rows]:
+        """Yield the rows in order, in blocks that do not depend on how they are cut into pieces.
+
+        Dense blocks are contiguous and of the shard's type. `read` is told how many bytes were read
+        from files.
+        """
+        steps = {False: self._dense_step(), True: self._sparse_step()}
+        held: list[Rows] = []
+        count = 0
+        for part in self._stretches(steps, read):
+            sparse = is_sparse(part)
+            if held and is_sparse(held[0]) != sparse:
+                yield self._joined(held)
+                held, count = [], 0
+            at = 0
+            while at < part.shape[0]:
+                stop = min(at + steps[sparse] - count, part.shape[0])
+                held.append(cut(part, at, stop))
+                count, at = count + stop - at, stop
+                if count == steps[sparse]:
+                    yield self._joined(held)
+                    held, count = [], 0
+        if held:
+            yield self._joined(held)
+
+    def _dense_step(self) -> int:
+        size = max(1, self.columns) * self.dtype.itemsize
+        return max(1, min(max(MIN_BLOCK_ROWS, BLOCK_BYTES // size), self.limit // size))
+
+    def _sparse_step(self) -> int:
+        matrices = [piece for piece in self.pieces if is_sparse(piece)]
+        rows: int = sum(piece.shape[0] for piece in matrices)
+        entries: int = sum(piece.nnz for piece in matrices)
+        wanted = max(BLOCK_ENTRIES, 4 * self.columns)
+        return max(1, wanted * rows // max(entries, 1))
+
+    def _stretches(self, steps: dict[bool, int], read: Callable[[int], None]) -> Iterator[Rows]:
         for piece in self.pieces:
-            if not isinstance(piece, np.ndarray):
-                if piece.shape[0]:
-                    yield piece
+            if not is_stored(piece):
+                yield piece
                 continue
+            step = steps[is_sparse(piece)] * (STRETCH if getattr(piece, "height", 0) else 1)
             for start in range(0, piece.shape[0], step):
-                yield np.ascontiguousarray(piece[start : start + step], dtype=self.dtype)
+                yield _load(piece.cut(start, min(start + step, piece.shape[0])), read)
+
+    def _joined(self, parts: list[Rows]) -> Rows:
+        if is_sparse(parts[0]):
+            from scipy.sparse import csr_array, vstack
+
+            whole: Any = parts[0] if len(parts) == 1 else csr_array(vstack(parts, format="csr"))
+            return whole.astype(self.dtype, copy=False)
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return np.ascontiguousarray(whole, dtype=self.dtype)
+
+
+def is_stored(piece: Any) -> bool:
+    """Tell rows in files from rows in memory."""
+    return isinstance(piece, Stored | StoredCSR)
+
+
+def is_sparse(piece: Any) -> bool:
+    """Tell sparse rows from dense ones, in memory or not."""
+    return not isinstance(piece, np.ndarray | Stored)
+
+
+def _load(piece: Any, read: Callable[[int], None]) -> Any:
+    if not is_stored(piece):
+        return piece
+    rows = piece.read()
+    read(piece.nbytes)
+    return rows
+
+
+def cut(piece: Any, start: int, stop: int) -> Any:
+    """Return rows `start` to `stop`, without a copy."""
+    if (start, stop) == (0, piece.shape[0]):
+        return piece
+    if isinstance(piece, np.ndarray):
+        return piece[start:stop]
+    if is_stored(piece):
+        return piece.cut(start, stop)
+    a, b = piece.indptr[start], piece.indptr[stop]
+    data, indices = _Window(piece.data[a:b]), _Window(piece.indices[a:b])
+    parts = np.asarray(data), np.asarray(indices), piece.indptr[start : stop + 1] - a
+    return type(piece)(parts, shape=(stop - start, piece.shape[1]))
+
+
+class _Window:
+    """A stretch of an array, as the base of a view that is as large as its base.
+
+    scipy copies views of much larger arrays, and would do so again for every transpose.
+    """
+
+    def __init__(self, stretch: NDArray[Any]) -> None:
+        self.stretch, self.size = stretch, stretch.size
+        self.__array_interface__ = stretch.__array_interface__
+
+
+def stamp(file: int | str | os.PathLike[str]) -> tuple[int, int]:
+    """Size and time of change of a file: what tells that it is still the same."""
+    status = os.stat(file)
+    return status.st_size, status.st_mtime_ns
 
 
 def check_compressed(matrix: Any) -> None:

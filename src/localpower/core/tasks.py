@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS
-from localpower.core.linalg import Array, orth, orth_step
+from localpower.core.linalg import Array, orth, orth_step, qr
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.moments import Moments, moments
 
@@ -51,6 +51,13 @@ class Done:
 
     def __add__(self, other: Done) -> Done:
         return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """How a shard will multiply: with its rows (``"products"``) or with ``"gram"``, ``A_iᵀA_i``."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,21 +105,26 @@ class Describe(Task[Moments]):
     extremes: bool
 
     def __call__(self, matrix: LocalMatrix) -> Moments:
-        stats = moments(matrix.shard)
+        stats = moments(matrix.shard, matrix.count)
         return stats if self.extremes else stats.without_extremes()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepare(Task[Done]):
-    """From now on work with ``(A_i - 1 shiftᵀ) · 2**-exponent · diag(factor)``."""
+class Prepare(Task[Kernel]):
+    """From now on work with ``(A_i - 1 shiftᵀ) · 2**-exponent · diag(factor)``.
+
+    About `products` products with (d, `width`) matrices are to come; the shard chooses how.
+    """
 
     shift: Array | None
     factor: Array | float
     exponent: int = 0
+    products: int = 0
+    width: int = 1
 
-    def __call__(self, matrix: LocalMatrix) -> Done:
-        matrix.prepare(self.shift, self.factor, self.exponent)
-        return Done()
+    def __call__(self, matrix: LocalMatrix) -> Kernel:
+        matrix.prepare(self.shift, self.factor, self.exponent, self.products, self.width)
+        return Kernel(matrix.kernel)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,9 +143,10 @@ class PowerSteps(Task[Product]):
 
     def __call__(self, matrix: LocalMatrix) -> Product:
         Z = self.basis
-        for _ in range(self.steps - 1):
-            Z = orth_step(matrix.product(Z), Z)
-        Y = matrix.product(Z)
+        with matrix.several_times(self.steps):
+            for _ in range(self.steps - 1):
+                Z = orth_step(matrix.product(Z), Z)
+            Y = matrix.product(Z)
         if self.align != "none":
             Y = Y @ ALIGNMENTS[self.align](Z, self.basis)
         return Product(Y, Z if self.send_basis else None)
@@ -141,12 +154,12 @@ class PowerSteps(Task[Product]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Triangle(Task[Factor]):
-    """The R factor of ``A_i Z``."""
+    """The R factor of ``A_i Z``: of the very factorisation whose Q `LeftVectors` takes."""
 
     basis: Array
 
     def __call__(self, matrix: LocalMatrix) -> Factor:
-        R: Array = np.linalg.qr(matrix.apply(self.basis).astype(np.float64, copy=False), mode="r")  # type: ignore[assignment]
+        R = qr(matrix.apply(self.basis).astype(np.float64, copy=False))[1]
         return Factor(R.astype(matrix.dtype, copy=False))
 
 
@@ -170,7 +183,8 @@ class ProjectRows(Task[Product]):
     rotation: Array
 
     def __call__(self, matrix: LocalMatrix) -> Product:
-        return Product(matrix.adjoint(LeftVectors(self.basis, self.rotation)(matrix).rows))
+        with matrix.several_times(2):
+            return Product(matrix.adjoint(LeftVectors(self.basis, self.rotation)(matrix).rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

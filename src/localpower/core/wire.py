@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -22,7 +20,7 @@ import numpy as np
 from localpower.core import tasks
 from localpower.core.errors import WireError
 from localpower.core.moments import Moments
-from localpower.core.shard import Shard, check_compressed
+from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed
 
 MAGIC = b"LPW1"
 PREFIX = struct.Struct("<4sI")
@@ -34,10 +32,19 @@ MESSAGES: dict[str, type] = {
     for kind in (
         *(tasks.Describe, tasks.Prepare, tasks.PowerSteps, tasks.Triangle, tasks.LeftVectors),
         *(tasks.ProjectRows, tasks.TopVectors),
-        *(Moments, tasks.Done, tasks.Product, tasks.Factor, tasks.Rows, tasks.Eigenvectors),
-        Shard,
+        *(
+            Moments,
+            tasks.Done,
+            tasks.Kernel,
+            tasks.Product,
+            tasks.Factor,
+            tasks.Rows,
+            tasks.Eigenvectors,
+        ),
+        *(Shard, Stored, StoredCSR),
     )
 }
+FILES = ("Stored", "StoredCSR")  # messages that make the receiver read files
 
 
 def register(kind: type) -> type:
@@ -68,8 +75,8 @@ def send(message: Any, stream: IO[bytes]) -> None:
 def receive(stream: IO[bytes], max_bytes: int, files: bool = False) -> Any:
     """Read one message, of at most `max_bytes` of arrays, from a binary stream.
 
-    Raises `EOFError` where the stream ends. `files` allows references to mapped files; set it only
-    towards a process of the same user.
+    Raises `EOFError` where the stream ends. `files` allows rows that the receiver is to read from
+    files; set it only towards a process of the same user.
     """
     magic, length = PREFIX.unpack(_read(stream, bytearray(PREFIX.size)))
     if magic != MAGIC or length > MAX_HEADER:
@@ -94,8 +101,6 @@ def receive(stream: IO[bytes], max_bytes: int, files: bool = False) -> Any:
 def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.memmap) and (mapped := _mapped_file(value)) is not None:
-        return mapped
     if isinstance(value, np.ndarray):
         little = value.dtype.newbyteorder("<")
         if little.str not in ARRAY_TYPES:
@@ -127,13 +132,13 @@ def _from_tree(tree: Any, arrays: list[np.ndarray[Any, Any]], files: bool) -> An
     if "dtype" in tree:
         return np.dtype(_known_type(tree["dtype"]))
     if "type" in tree:
+        if tree["type"] in FILES and not files:
+            raise ValueError("files are not read for others")
         content = {k: _from_tree(v, arrays, files) for k, v in tree["fields"].items()}
         return MESSAGES[tree["type"]](**content)
     if "csr" in tree:
         data, indices, indptr = (_from_tree(part, arrays, files) for part in tree["csr"])
         return _csr(data, indices, indptr, tuple(tree["shape"]))
-    if "file" in tree and files:
-        return _map(tree["file"], tree["offset"], tree["kind"], tuple(tree["shape"]))
     raise ValueError(f"unknown entry {sorted(tree)}")
 
 
@@ -149,36 +154,6 @@ def _csr(data: Any, indices: Any, indptr: Any, shape: tuple[int, ...]) -> Any:
     matrix = csr_array(parts, shape=shape)
     check_compressed(matrix)
     return matrix
-
-
-def _map(file: str, offset: int, kind: str, shape: tuple[int, ...]) -> Any:
-    dtype = np.dtype(_known_type(kind))
-    try:
-        if offset + dtype.itemsize * _count(shape) > os.path.getsize(file):
-            raise ValueError(f"{file} is shorter than what is referred to")
-        return np.memmap(file, dtype, "r", offset, shape)
-    except OSError as error:  # not to be taken for the end of the stream
-        raise ValueError(f"cannot be mapped: {error}") from error
-
-
-def _mapped_file(array: np.memmap[Any, Any]) -> dict[str, Any] | None:
-    """Where in which file the entries stand, if another process can map them too."""
-    private = array.mode == "c" or not array.filename or not os.path.exists(array.filename)
-    if (
-        private
-        or not array.flags.c_contiguous
-        or array.dtype.str not in ARRAY_TYPES
-        or not array.size
-    ):
-        return None
-    start = np.frombuffer(array._mmap, np.uint8).ctypes.data  # type: ignore[attr-defined]
-    offset = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
-    return {
-        "file": str(array.filename),
-        "offset": offset + array.ctypes.data - start,
-        "kind": array.dtype.str,
-        "shape": list(array.shape),
-    }
 
 
 def _known_type(kind: Any) -> str:

@@ -77,9 +77,7 @@ def choose(
     return [number for number in chosen if number not in dropped], label
 
 
-def _number(
-    column: str | int, names: Sequence[str] | None, count: int, where: Path | str
-) -> int:
+def _number(column: str | int, names: Sequence[str] | None, count: int, where: Path | str) -> int:
     if isinstance(column, str) and names is not None and column in names:
         return list(names).index(column)
     number: Any = column

@@ -1,86 +1,214 @@
-"""What a user may give as data, and what all of it becomes: pieces of rows."""
+"""What a user may give as data, and what all of it becomes: tables of rows."""
 
 from __future__ import annotations
 
+import glob
 import os
-from dataclasses import dataclass
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from localpower.core.errors import DataError
-from localpower.core.shard import check_compressed
-from localpower.data.npy import read_npy, read_npz
+from localpower.core.errors import DataError, DataHint
+from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed, is_stored, stamp
+from localpower.data.arrow import read_arrow, read_parquet
+from localpower.data.blocks import Block, Options, choose
+from localpower.data.csv import read_csv
+from localpower.data.frames import frame_blocks, is_frame, label_hint
+from localpower.data.hdf5 import open_hdf5
+from localpower.data.memory import budget
+from localpower.data.npy import MAGIC, open_npy, open_npz, stored_memmap
+from localpower.data.spool import Room, Table, cached, keep
 from localpower.data.svmlight import read_svmlight
+from localpower.data.text import read_chunks
+from localpower.data.zarr import read_zarr
 
-NOT_YET = {".csv", ".tsv", ".parquet", ".feather", ".arrow", ".h5", ".hdf5", ".zarr", ".xz"}
+ROWS_SHARE = 0.75  # of the budget; the rest is for blocks and the d×r work
+PACKED = {".gz", ".bz2", ".xz"}
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+MAGICS = {
+    MAGIC: "npy", b"PK\x03\x04": "npz", b"PK\x05\x06": "npz", b"PAR1": "parquet",
+    b"ARROW1": "arrow", HDF5_MAGIC: "hdf5",
+}  # fmt: skip
+SUFFIXES = {
+    ".npy": "npy", ".npz": "npz", ".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow",
+    ".arrows": "arrow", ".feather": "arrow", ".ipc": "arrow", ".h5": "hdf5", ".hdf5": "hdf5",
+    ".h5ad": "hdf5", ".zarr": "zarr", ".csv": "csv", ".tsv": "csv", ".svm": "svmlight",
+    ".svmlight": "svmlight", ".libsvm": "svmlight",
+}  # fmt: skip
+STREAMED: dict[str, Callable[[Path, Options], Iterator[Block]]] = {
+    "csv": read_csv, "svmlight": read_svmlight, "parquet": read_parquet, "arrow": read_arrow,
+}  # fmt: skip
+SAMPLE = 20  # lines that tell what a text is
+SVMLIGHT = re.compile(rb"^(\S+\s+)?(qid:\d+\s+)?\d+:\S")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Rows as they were given: `pieces` of (rows, columns) each, dense or CSR.
+    """Rows as they were given, in tables with the same columns; what `localpower.read` returns.
 
-    `separate` says that the pieces are the user's own shards; otherwise rows may be cut anywhere.
+    `separate` says that the tables are the user's own shards; otherwise rows may be cut anywhere.
+    `memory` is what rows may take, in bytes. Close it, or use it in a ``with`` statement, to remove
+    temporary files before it is garbage.
     """
 
-    pieces: tuple[Any, ...]
-    separate: bool
+    tables: tuple[Table, ...]
     names: tuple[str, ...]
+    separate: bool
+    dtype: np.dtype[Any]
+    memory: int
+    room: Room
 
-    def where(self, row: int) -> str:
-        """Say which row this is, and of what."""
-        for name, piece in zip(self.names, self.pieces, strict=True):
-            if row < piece.shape[0]:
-                return f"{name}, row {row}"
-            row -= piece.shape[0]
-        raise IndexError(f"there are {self.rows} rows")
+    @property
+    def pieces(self) -> tuple[Any, ...]:
+        """All rows in order, in pieces as they are held."""
+        return tuple(piece for table in self.tables for piece in table.pieces)
 
     @property
     def rows(self) -> int:
-        """Rows of all pieces."""
-        return sum(piece.shape[0] for piece in self.pieces)
+        """Rows of all tables."""
+        return sum(_rows(table) for table in self.tables)
 
     @property
     def columns(self) -> int:
-        """Columns, the same in all pieces."""
-        return int(self.pieces[0].shape[1])
+        """Columns, the same in all tables."""
+        return self.tables[0].columns
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """What rows are worked with: float32 if none is wider, else float64."""
-        narrow = all(piece.dtype.kind == "f" and piece.dtype.itemsize < 8 for piece in self.pieces)
-        return np.dtype(np.float32 if narrow else np.float64)
+    def labels(self) -> NDArray[Any] | None:
+        """The label of each row, where every table has labels."""
+        labels = [table.labels for table in self.tables]
+        known = [label for label in labels if label is not None]
+        return np.concatenate(known) if len(known) == len(labels) else None
+
+    @property
+    def stored(self) -> int:
+        """Bytes of the rows that are in files."""
+        return sum(piece.nbytes for piece in self.pieces if is_stored(piece))
+
+    def where(self, row: int) -> str:
+        """Say which row this is, and of what."""
+        for name, table in zip(self.names, self.tables, strict=True):
+            if row < _rows(table):
+                return f"{name}, row {row}"
+            row -= _rows(table)
+        raise IndexError(f"there are {self.rows} rows")
+
+    def close(self) -> None:
+        """Remove temporary files."""
+        self.room.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
-def open_source(data: Any, columns: int = 0) -> Source:
-    """Take an array, a sparse matrix or a path; or a list of those, as the user's own shards.
+def read(
+    data: Any,
+    *,
+    columns: Sequence[str | int] | None = None,
+    drop: Sequence[str | int] | None = None,
+    label: str | int | None = None,
+    labels: Any = None,
+    header: bool | None = None,
+    delimiter: str | None = None,
+    dtype: str | None = None,
+    key: str | None = None,
+    zero_based: bool | None = None,
+    n_features: int = 0,
+    memory: int | str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+) -> Source:
+    r"""Open data with options that `svd` has no arguments for; give `svd` what it returns.
 
-    Text does not tell its width: it gets that of the widest piece, and `columns` at least.
+    Parameters
+    ----------
+    data
+        Whatever `svd` takes.
+    columns, drop : sequence of str or int, optional
+        Names or numbers (from 0) of the columns to take, in this order, or to leave out.
+    label : str or int, optional
+        A column that is no feature but a label, for ``partition="label"``.
+    labels : (n,) array_like, optional
+        The labels themselves, where the data do not hold them.
+    header : bool, optional
+        Whether CSV has a line of names; found out by default.
+    delimiter : str, optional
+        What separates the fields of CSV; found out by default.
+    dtype : {"float32", "float64"}, optional
+        What rows are worked with; by default float32 where all data are, else float64.
+    key : str, optional
+        Which array of an HDF5, Zarr or ``.npz`` file.
+    zero_based : bool, optional
+        Whether svmlight indices count from 0; by default if a 0 occurs in any of the files.
+    n_features : int
+        Columns at least, for svmlight text that does not name the last ones.
+    memory : int or str, optional
+        What rows may take in memory, such as ``"2GB"``; half of what is free by default.
+    cache : path, optional
+        Folder that keeps what was parsed, for the next time. By default it is temporary.
+
+    Examples
+    --------
+    >>> import localpower as lp, pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "rows.csv")
+    ...     _ = path.write_text("name,height,weight\nann,1.7,60\nbob,1.8,80\neve,1.6,50\n")
+    ...     with lp.read(path, drop=["name"]) as rows:
+    ...         lp.svd(rows, 1, method="dpi", rng=0).singular_values.round(2)
+    array([111.84])
+    """
+    if dtype not in (None, "float32", "float64"):
+        raise ValueError(f"dtype={dtype!r} is not known: take 'float32' or 'float64'")
+    options = Options(columns, drop, label, header, delimiter, dtype, key, zero_based)
+    return open_source(data, n_features, options, memory, cache, labels=labels)
+
+
+def open_source(
+    data: Any,
+    columns: int = 0,
+    options: Options | None = None,
+    memory: int | str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    shards: int | None = None,
+    labels: Any = None,
+) -> Source:
+    """Take whatever holds rows; a list of such, a directory or a glob are the user's own shards.
+
+    svmlight text does not tell its width: it gets that of the widest table, `columns` at least.
+    `shards` is how often a function is called.
     """
     if isinstance(data, Source):
         return data
-    separate = is_list_of_blocks(data)
-    named = {f"data[{i}]": block for i, block in enumerate(data)} if separate else {"data": data}
-    names = {key: os.fspath(b) if is_path(b) else key for key, b in named.items()}
-    texts = _read_texts(named)
-    pieces = tuple(_piece(block, name) for name, block in {**named, **texts}.items())
-    widest = max(columns, *(piece.shape[1] for piece in pieces))
-    for name, piece in zip(named, pieces, strict=True):
-        if name in texts:
-            piece.resize((piece.shape[0], widest))
-    widths = [piece.shape[1] for piece in pieces]
-    for name, width in zip(named, widths, strict=True):
-        if width != widths[0]:
-            raise DataError(
-                f"{names[name]} has {width} columns where {names['data[0]']} has {widths[0]}; all "
-                "shards need the same columns in the same order"
-            )
-    source = Source(pieces, separate, tuple(names.values()))
+    options = options or Options()
+    size = budget(memory)
+    room = Room(int(ROWS_SHARE * size), cache)
+    try:
+        named, separate = _named(data, shards)
+        found = [(name, _table(part, name, options, room)) for name, part in named]
+        names, tables = tuple(name for name, _ in found), [table for _, table in found]
+        tables = _settle(tables, columns, options)
+        _check_widths(names, tables)
+        _hint(tables[0])
+        if labels is not None:
+            tables = _labelled(tables, labels)
+    except BaseException:
+        room.close()
+        raise
+    source = Source(tuple(tables), names, separate, _work_type(tables, options), size, room)
     if not source.rows or not source.columns:
-        name, shape = (data if is_path(data) else "data"), (source.rows, source.columns)
+        name = names[0] if is_path(data) else "data"
         raise DataError(
-            f"{name} is empty: 0 sample(s) or columns, shape={shape}; give at least one"
+            f"{name} is empty: 0 sample(s) or columns, shape={source.rows, source.columns}; "
+            "give at least one"
         )
     return source
 
@@ -88,7 +216,7 @@ def open_source(data: Any, columns: int = 0) -> Source:
 def is_list_of_blocks(data: Any) -> bool:
     """Tell a list of matrices or paths from a matrix written as a list of rows."""
     return isinstance(data, list | tuple) and any(
-        is_path(block) or getattr(block, "ndim", 0) == 2 for block in data
+        is_path(block) or is_frame(block) or getattr(block, "ndim", 0) == 2 for block in data
     )
 
 
@@ -97,20 +225,143 @@ def is_path(data: Any) -> bool:
     return isinstance(data, str | os.PathLike)
 
 
-def _read_texts(named: dict[str, Any]) -> dict[str, Any]:
-    """Read those blocks that are paths to text, all at once: only together they tell their base."""
-    paths = {name: Path(block) for name, block in named.items() if is_path(block)}
-    texts = {name: path for name, path in paths.items() if _format(path) == "text"}
-    return dict(zip(texts, read_svmlight(*texts.values()), strict=True))
+def is_stream(data: Any) -> bool:
+    """Tell a generator or another iterable of blocks from a matrix."""
+    known = isinstance(data, list | tuple | np.ndarray) or is_frame(data) or is_path(data)
+    array = any(hasattr(data, name) for name in ("__array__", "tocsr", "__array_interface__"))
+    return not known and not array and isinstance(data, Iterable)
 
 
-def _piece(data: Any, name: str) -> Any:
-    """Bring one block into a form that kernels work on: C-ordered dense, or canonical CSR."""
+def is_function(data: Any) -> bool:
+    """Tell a function that returns the rows of a shard."""
+    array = any(hasattr(data, name) for name in ("__array__", "tocsr", "shape"))
+    return callable(data) and not array
+
+
+def is_ours(data: Any) -> bool:
+    """Tell what only this package takes from arrays and frames that others check, too."""
+    dask = type(data).__module__.partition(".")[0] == "dask"
+    tests = is_path, is_list_of_blocks, is_stream, is_function
+    return isinstance(data, Source) or dask or any(test(data) for test in tests)
+
+
+def _rows(table: Table) -> int:
+    return sum(piece.shape[0] for piece in table.pieces)
+
+
+def _named(data: Any, shards: int | None) -> tuple[Iterable[tuple[str, Any]], bool]:
+    """Split data into parts with names; say whether those are shards of the user's."""
+    if is_path(data) and (paths := _paths(os.fspath(data))) is not None:
+        return [(str(path), path) for path in paths], True
+    if is_list_of_blocks(data):
+        parts: list[tuple[str, Any]] = []
+        for number, part in enumerate(data):
+            several = _paths(os.fspath(part)) if is_path(part) else None
+            parts += [(f"data[{number}]", part)] if several is None else [("", p) for p in several]
+        return [(os.fspath(p) if is_path(p) else name, p) for name, p in parts], True
+    if is_function(data):
+        if shards is None:
+            raise ValueError("data is a function: say with workers= how many shards it is for")
+        return ((f"data({number})", data(number)) for number in range(shards)), True
+    return [(os.fspath(data) if is_path(data) else "data", data)], False
+
+
+def _paths(path: str) -> list[Path] | None:
+    """List the files that a directory or a glob stands for; None if it is a file."""
+    if os.path.isdir(path) and not _is_zarr(Path(path)):
+        found = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+        known = [p for p in found if p.name[0] not in "._" and _suffix(p) in SUFFIXES]
+        if not known:
+            raise DataError(
+                f"{path}: no file in this directory has a known suffix "
+                f"({', '.join(SUFFIXES)}); give a list of files, or a glob"
+            )
+        return sorted(known)
+    if glob.has_magic(path) and not os.path.exists(path):
+        found = [Path(name) for name in glob.glob(path, recursive=True)]
+        if not found:
+            raise DataError(f"{path}: no file matches; check the folder and the pattern")
+        return sorted(found)
+    return None
+
+
+def _is_zarr(path: Path) -> bool:
+    return any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
+
+
+def _table(data: Any, name: str, options: Options, room: Room) -> Table:
+    """Take one file or object in."""
     if is_path(data):
-        name = os.fspath(data)
-        data = read_npy(Path(data)) if _format(Path(data)) == "npy" else read_npz(Path(data))
+        return _file(Path(data), options, room)
+    if is_frame(data):
+        blocks = frame_blocks(data, options, name)
+        assert blocks is not None
+        return keep(blocks, room, name)
+    if is_stream(data):
+        return keep(_stream(data, name, options), room, name)
+    return _chosen(_matrix(data, name, room), name, options, room)
+
+
+def _stream(blocks: Iterable[Any], name: str, options: Options) -> Iterator[Block]:
+    for number, block in enumerate(blocks):
+        part = f"block {number} of {name}"
+        if is_frame(block):
+            yield from frame_blocks(block, options) or ()
+            continue
+        rows = _matrix(block, part, Room(0))
+        if is_stored(rows):
+            rows = rows.read()
+        narrow = rows.dtype.kind == "f" and rows.dtype.itemsize < 8
+        kind = options.dtype or ("float32" if narrow else "float64")
+        chosen, label = choose(None, rows.shape[1], options, part)
+        every = chosen == list(range(rows.shape[1]))
+        taken = rows if every else rows[:, chosen]
+        labels = None if label is None else _dense(rows[:, [label]])
+        yield Block(taken.astype(kind, copy=False), labels)
+
+
+def _dense(column: Any) -> NDArray[Any]:
+    return np.asarray(column if isinstance(column, np.ndarray) else column.toarray()).reshape(-1)
+
+
+def _file(path: Path, options: Options, room: Room) -> Table:
+    kind = _format(path)
+    if kind in STREAMED:
+        return cached(path, options, STREAMED[kind](path, options), room, kind == "svmlight")
+    if kind == "zarr":  # a folder's own time of change says nothing about its chunks: not cached
+        return keep(read_zarr(path, options), room, str(path))
+    if kind == "hdf5":
+        found = open_hdf5(path, options)
+        if not isinstance(found, tuple):
+            return cached(path, options, found, room, False)
+        offset, dtype, shape = found
+        piece: Any = Stored(str(path), offset, dtype, shape, stamp(path))
+    elif kind == "npz" and _suffix(path) == ".zarr":
+        return cached(path, options, read_zarr(path, options), room, False)
+    else:
+        piece = open_npy(path) if kind == "npy" else open_npz(path, options, room)
+    return _chosen(_matrix(piece, str(path), room), str(path), options, room)
+
+
+def _chosen(piece: Any, name: str, options: Options, room: Room) -> Table:
+    """Leave out the columns that are not wanted."""
+    if options.columns is None and options.drop is None and options.label is None:
+        return Table((piece,), piece.shape[1])
+    if not is_stored(piece):
+        return keep(_stream([piece], name, options), room, name)
+    shard = Shard((piece,), piece.shape[1], piece.dtype)
+    return keep(_stream(shard.blocks(), name, options), room, name)
+
+
+def _matrix(data: Any, name: str, room: Room) -> Any:
+    """Bring one matrix into a form that kernels work on: dense, canonical CSR, or in a file."""
+    if isinstance(data, Stored | StoredCSR):
+        _check(data.shape, data.dtype, name)
+        if data.dtype.itemsize > 8:
+            return _matrix(data.read(), name, room)
+        return data
     if hasattr(data, "tocsr"):
-        _check(data, name)
+        _check(data.shape, data.dtype, name)
         return _csr(data)
     try:
         array = np.asanyarray(data)
@@ -118,28 +369,31 @@ def _piece(data: Any, name: str) -> Any:
         raise DataError(
             f"{name} has rows of different lengths; all need the same columns"
         ) from error
-    _check(array, name)
+    _check(array.shape, array.dtype, name)
     if np.ma.is_masked(array):
         raise DataError(f"{name} has masked entries: fill in values, or leave out their rows")
+    if isinstance(array, np.memmap) and (stored := stored_memmap(array)) is not None:
+        return stored
     if array.dtype.itemsize > 8:
         with np.errstate(over="ignore"):  # what is too large is found as infinity later
             array = array.astype(np.float64)
-    if array.flags.c_contiguous or isinstance(array, np.memmap):
-        return array  # a mapped file is never read whole, whatever its layout
-    return np.ascontiguousarray(array)
+    if not array.flags.c_contiguous and array.nbytes <= room.left:
+        room.left -= array.nbytes
+        array = np.ascontiguousarray(array)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _check(matrix: Any, name: str) -> None:
-    if matrix.ndim != 2:
+def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+    if len(shape) != 2:
         raise DataError(
-            f"{name} has {matrix.ndim} dimension(s), not 2: give one row per sample; a single "
+            f"{name} has {len(shape)} dimension(s), not 2: give one row per sample; a single "
             "sample is X.reshape(1, -1), a single column X.reshape(-1, 1)"
         )
-    if matrix.dtype.kind not in "fiub":
+    if dtype.kind not in "fiub":
         remedy = "take the real part or stack real and imaginary columns"
-        if matrix.dtype.kind != "c":
+        if dtype.kind != "c":
             remedy = "leave out or encode the columns that are not numbers"
-        raise DataError(f"{name} has dtype {matrix.dtype}, not real numbers: {remedy}")
+        raise DataError(f"{name} has dtype {dtype}, not real numbers: {remedy}")
 
 
 def _csr(matrix: Any) -> Any:
@@ -156,22 +410,95 @@ def _csr(matrix: Any) -> Any:
     return csr
 
 
+def _settle(tables: list[Table], columns: int, options: Options) -> list[Table]:
+    """Decide where svmlight text counts columns from, and how many there are, over all files."""
+    texts = [table for table in tables if table.lowest is not None]
+    if not texts:
+        return tables
+    lowest = min(table.lowest for table in texts if table.lowest is not None)
+    if options.zero_based is None:
+        base = 1 if lowest > 0 else 0
+    else:
+        base = 0 if options.zero_based else 1
+    if lowest < base:
+        raise DataError("zero_based=False, but an index 0 occurs; leave it out or say True")
+    widest = max(columns, *(table.columns - (base if table.lowest is not None else 0)
+                            for table in tables))  # fmt: skip
+    return [table if table.lowest is None else table.settled(base, widest) for table in tables]
+
+
+def _check_widths(names: Sequence[str], tables: Sequence[Table]) -> None:
+    first = tables[0].columns
+    for name, table in zip(names, tables, strict=True):
+        if table.columns != first:
+            raise DataError(
+                f"{name} has {table.columns} columns where {names[0]} has {first}; all shards need "
+                "the same columns in the same order"
+            )
+        if table.names and tables[0].names and table.names != tables[0].names:
+            raise DataError(
+                f"{name} and {names[0]} have columns of other names or in another order; choose "
+                "them with columns=[…]"
+            )
+
+
+def _hint(table: Table) -> None:
+    if table.names is not None and (text := label_hint(table.names)) is not None:
+        warnings.warn(text, DataHint, stacklevel=4)
+
+
+def _labelled(tables: list[Table], labels: Any) -> list[Table]:
+    labels = np.asarray(labels).reshape(-1)
+    counts = [_rows(table) for table in tables]
+    if len(labels) != sum(counts):
+        raise DataError(f"labels has {len(labels)} entries for {sum(counts)} rows; give one each")
+    parts = np.split(labels, np.cumsum(counts)[:-1])
+    return [replace(table, labels=part) for table, part in zip(tables, parts, strict=True)]
+
+
+def _work_type(tables: Sequence[Table], options: Options) -> np.dtype[Any]:
+    """What rows are worked with: float32 if none is wider, else float64."""
+    kinds = [piece.dtype for table in tables for piece in table.pieces]
+    narrow = all(kind.kind == "f" and kind.itemsize < 8 for kind in kinds)
+    return np.dtype(options.dtype or (np.float32 if narrow else np.float64))
+
+
+def _suffix(path: Path) -> str:
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in PACKED else suffix
+
+
 def _format(path: Path) -> str:
-    """Tell what a file is by what it starts with, not by its name."""
+    """Tell what a file is by what it starts with; only text also by its name."""
     if path.is_dir():
-        raise DataError(f"{path} is a directory; give a list of the files in it")
+        return "zarr"
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is not a regular file; write its content to one first")
-    if path.suffix.lower() in NOT_YET:
-        raise DataError(
-            f"{path}: {path.suffix} files are not read; convert to .npy, .npz or svmlight text"
-        )
     with open(path, "rb") as stream:
-        magic = stream.read(6)
-    if magic == b"\x93NUMPY":
-        return "npy"
-    if magic[:4] == b"PK\x03\x04" or path.suffix == ".npz":
-        return "npz"
-    if path.suffix == ".npy":
-        raise DataError(f"{path}: not a .npy file, it starts with {magic!r}; write it again")
-    return "text"
+        start = stream.read(4096)
+    for magic, kind in MAGICS.items():
+        if start.startswith(magic):
+            return kind
+    named = SUFFIXES.get(_suffix(path))
+    if named == "arrow" and start:
+        return named
+    if named not in (None, "csv", "svmlight"):
+        raise DataError(
+            f"{path}: not a {_suffix(path)} file, it starts with {start[:8]!r}; write it again, or "
+            "give text another suffix"
+        )
+    return named or _kind_of_text(path)
+
+
+def _kind_of_text(path: Path) -> str:
+    """Tell svmlight text, which has colons or nothing but a label, from tables."""
+    with closing(read_chunks(path)) as chunks:
+        lines = next(chunks).data.split(b"\n", SAMPLE)[:SAMPLE]
+    lines = [line for line in lines if line.strip() and not line.startswith(b"#")]
+    if any(SVMLIGHT.match(line) for line in lines):
+        return "svmlight"
+    return (
+        "csv"
+        if any(len(re.split(rb"[\s,;|]+", line.strip())) > 1 for line in lines)
+        else "svmlight"
+    )

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from localpower.core import wire
 from localpower.core.engine import Engine
-from localpower.core.errors import EngineError, WorkerFailed, WorkerLost
+from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLost
 from localpower.core.shard import Shard
 from localpower.core.tasks import Task
 from localpower.engines.threads import cores
@@ -71,6 +71,8 @@ class Channel:
         while True:
             with suppress(Empty):
                 reply = self._replies.get(timeout=0.2)
+                if isinstance(reply, Failure) and reply.complaint:
+                    raise DataError(reply.complaint)
                 if isinstance(reply, Failure):
                     raise WorkerFailed(f"a task failed on a worker process:\n{reply.traceback}")
                 return reply
@@ -153,6 +155,7 @@ class Processes(Engine):
     def place(self, shards: Sequence[Shard]) -> None:
         self.close()
         super().place(shards)
+        self._read: dict[int, int] = {}
         for _ in range(min(self._size, len(shards))):
             self._channels.append(Channel())
         for number in range(len(shards)):
@@ -163,7 +166,14 @@ class Processes(Engine):
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
-        return self._converse(self._messages(task, numbers), numbers)
+        replies = self._converse(self._messages(task, numbers), numbers)
+        for number, reply in zip(numbers, replies, strict=True):
+            self._read[number] = reply.bytes_read
+            yield reply.content
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(self._read.values())
 
     def close(self) -> None:
         _kill(self._channels)

@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Any, BinaryIO
 
 from localpower.core import wire
+from localpower.core.errors import DataError
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Shard
 from localpower.core.tasks import Done, Task
@@ -44,10 +45,20 @@ class Run:
 
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
+class Reply:
+    """A task's reply, and what the shard has read from files so far."""
+
+    content: Any
+    bytes_read: int
+
+
+@wire.register
+@dataclass(frozen=True, slots=True, eq=False)
 class Failure:
-    """What a worker replies when a task raised."""
+    """What a worker replies when a task raised; `complaint` if it was about the data."""
 
     traceback: str
+    complaint: str = ""
 
 
 def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
@@ -64,7 +75,10 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
             continue
         for number in message.numbers:
             try:
-                reply = message.task(matrices[number])
+                content = message.task(matrices[number])
+                reply: Reply | Failure = Reply(content, matrices[number].bytes_read)
+            except DataError as error:
+                reply = Failure(traceback.format_exc(), str(error))
             except Exception:
                 reply = Failure(traceback.format_exc())
             wire.send(reply, outgoing)

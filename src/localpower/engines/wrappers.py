@@ -30,24 +30,32 @@ class Metered(Engine):
     def size(self) -> int:
         return self._engine.size
 
+    @property
+    def bytes_read(self) -> int:
+        return self._engine.bytes_read
+
     def place(self, shards: Sequence[Shard]) -> None:
         super().place(shards)
         self._engine.place(shards)
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
-        replies = []
+        replies, read = [], self.bytes_read
         for reply in self._engine.map(task, numbers):
             replies.append(weigh(reply))
             yield reply
-        self._enter(task, numbers, replies)
+        self._enter(task, numbers, replies, self.bytes_read - read)
 
     def close(self) -> None:
         self._engine.close()
         super().close()
 
     def _enter(
-        self, task: Task[Any], numbers: Sequence[int], replies: Sequence[tuple[int, int]]
+        self,
+        task: Task[Any],
+        numbers: Sequence[int],
+        replies: Sequence[tuple[int, int]],
+        read: int,
     ) -> None:
         sent = [weigh(task.for_shard(number)) for number in numbers]
         name = type(task.for_shard(numbers[0]) if isinstance(task, Scatter) else task).__name__
@@ -60,5 +68,6 @@ class Metered(Engine):
                 words_down=sum(words for words, _ in sent),
                 bytes_up=sum(size for _, size in replies),
                 bytes_down=sum(size for _, size in sent),
+                bytes_read=read,
             )
         )

@@ -76,8 +76,10 @@ def load(name: str, mode: str, data_dir: str | None = None) -> Problem:
         path = registry.find(name, data_dir)
         if path is None:
             raise FileNotFoundError(registry.how_to_get(name))
-        piece = open_source(registry.verify(path)).pieces[0]
-        X = piece.toarray() if hasattr(piece, "toarray") else np.asarray(piece, dtype=np.float64)
+        with open_source(registry.verify(path)) as source:
+            shard = Shard(source.pieces, source.columns, np.dtype(np.float64))
+            blocks = [b if isinstance(b, np.ndarray) else b.toarray() for b in shard.blocks()]
+            X = np.concatenate(blocks)
         digest = registry.sha256(path)
     X = scaled(X, "minmax" if mode == "as-published" else "max")
     triangle = np.linalg.qr(X, mode="r")

@@ -1,0 +1,163 @@
+"""The passes over rows that take the time: column statistics, and the local product.
+
+The product is ``Y = Σ Bᵀ(B - 1sᵀ)Z`` over blocks B of rows, each read from memory once. `kernels.c`
+does it where it was compiled when the package was built and the machine has what it needs; else
+numpy and scipy do, block by block. Blocks are summed in float64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating[Any]]
+
+PANEL = 3  # vectors of Z that the compiled kernel works on at once
+C_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+
+
+def _library() -> Any:
+    """Open the compiled kernels; None where there are none that this machine can run."""
+    if os.environ.get("LOCALPOWER_KERNELS") == "numpy":
+        return None
+    try:
+        library = ctypes.CDLL(str(Path(__file__).with_name("libkernels.so")))
+        if not library.usable():
+            return None
+    except (OSError, AttributeError):
+        return None
+    size, number, pointer = ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p
+    library.scratch.argtypes, library.scratch.restype = [size], size
+    for name in C_NAMES.values():
+        dense, csr = getattr(library, f"dense_{name}"), getattr(library, f"csr_{name}")
+        dense.argtypes = [pointer, size, size, pointer, number, pointer, pointer, pointer]
+        csr.argtypes = [size, pointer, pointer, pointer, size, pointer, pointer, pointer, pointer]
+        dense.restype = csr.restype = None
+        extremes = getattr(library, f"extremes_{name}")
+        deviations = getattr(library, f"deviations_{name}")
+        extremes.argtypes, extremes.restype = [pointer, size, size, pointer, pointer], number
+        deviations.argtypes = [pointer, size, size, ctypes.c_double, pointer, pointer, pointer]
+        deviations.restype = None
+    return library
+
+
+LIBRARY = _library()
+BLOCK_BYTES = (4 if LIBRARY else 1) << 20  # rows that are multiplied and summed together
+
+
+def extremes(block: Array) -> tuple[Array, Array] | None:
+    """Column minima and maxima of a dense block; None if an entry is not finite."""
+    if LIBRARY is None:
+        with np.errstate(invalid="ignore"):
+            low, high = block.min(axis=0), block.max(axis=0)
+        return (low, high) if np.isfinite([low, high]).all() else None
+    low, high = np.empty((2, block.shape[1]), block.dtype)
+    check = getattr(LIBRARY, f"extremes_{C_NAMES[block.dtype]}")
+    finite = check(block.ctypes.data, *block.shape, low.ctypes.data, high.ctypes.data)
+    return (low, high) if finite else None
+
+
+def deviations(block: Array, unit: float) -> tuple[Array, Array]:
+    """Column means of a dense block times `unit`, and sums of squared deviations from them."""
+    if LIBRARY is None:
+        scaled = np.multiply(block, unit, dtype=np.float64)
+        mean = scaled.mean(axis=0)
+        scaled -= mean
+        return mean, np.square(scaled, out=scaled).sum(axis=0)
+    mean, m2, *work = np.empty((4, block.shape[1]))
+    take = getattr(LIBRARY, f"deviations_{C_NAMES[block.dtype]}")
+    take(block.ctypes.data, *block.shape, unit, *(a.ctypes.data for a in (mean, m2, work[0])))
+    return mean, m2
+
+
+class GramProduct:
+    """Sums ``Bᵀ(B - 1 shiftᵀ)Z`` over the blocks that are added.
+
+    For sparse blocks ``Bᵀ`` is shifted too; dense ones are given as they are, and shifted here.
+    """
+
+    def __init__(self, Z: Array, shift: Array | None) -> None:
+        self._Z, self._shift = np.ascontiguousarray(Z), shift
+        self._dense: _DensePanels | None = None
+        self._sum: Array | None = None
+
+    def add(self, block: Any) -> None:
+        """Add a dense block of Z's type, in C order, or a CSR block of that type."""
+        if block.dtype != self._Z.dtype or block.shape[1] != len(self._Z):
+            raise TypeError(f"a block of {block.dtype} {block.shape} for Z of {self._Z.dtype}")
+        if not isinstance(block, np.ndarray):
+            self._add_sparse(block)
+        elif LIBRARY is None:
+            block = block if self._shift is None else block - self._shift
+            self._total().__iadd__(block.T @ (block @ self._Z))
+        else:
+            if self._dense is None:
+                self._dense = _DensePanels(self._Z, self._shift)
+            self._dense.add(block)
+
+    def result(self) -> Array:
+        """Return the sum, (d, r) in float64."""
+        if self._dense is None:
+            return self._total()
+        dense = self._dense.result()
+        return dense if self._sum is None else self._sum + dense
+
+    def _total(self) -> Array:
+        if self._sum is None:
+            self._sum = np.zeros(self._Z.shape)
+        return self._sum
+
+    def _add_sparse(self, block: Any) -> None:
+        Y, Z = self._total(), self._Z
+        offset = np.zeros(Z.shape[1], Z.dtype) if self._shift is None else self._shift @ Z
+        if LIBRARY is not None and block.indptr.dtype == block.indices.dtype == np.int32:
+            total = np.zeros(Z.shape[1])
+            arrays = block.indptr, block.indices, block.data
+            pointers = [np.ascontiguousarray(array) for array in arrays]
+            multiply = getattr(LIBRARY, f"csr_{C_NAMES[Z.dtype]}")
+            places = [array.ctypes.data for array in (*pointers, Z, offset, Y, total)]
+            multiply(block.shape[0], *places[:3], Z.shape[1], *places[3:])
+        else:
+            T = block @ Z - offset
+            Y += block.T @ T
+            total = T.sum(axis=0, dtype=np.float64)
+        if self._shift is not None:
+            for column in range(Z.shape[1]):  # one at a time: Y may be large
+                Y[:, column] -= self._shift * total[column]
+
+
+class _DensePanels:
+    """Z and the sum for the compiled kernel: panels of up to three vectors, one after the other."""
+
+    def __init__(self, Z: Array, shift: Array | None) -> None:
+        d, r = Z.shape
+        lanes = 32 // Z.itemsize
+        self.vectors, self.shift = -(-r // lanes), shift
+        self.shape, self.width = (d, r), self.vectors * lanes
+        padded = np.zeros((d, self.width), Z.dtype)
+        padded[:, :r] = Z
+        cuts = range(PANEL * lanes, self.width, PANEL * lanes)
+        self.panels = np.concatenate([part.ravel() for part in np.split(padded, cuts, axis=1)])
+        self.cuts = [d * cut for cut in cuts]
+        self.sum = np.zeros(d * self.width)
+        self.part = np.empty(d * self.width, Z.dtype)
+        self.work = np.empty(LIBRARY.scratch(d), Z.dtype)
+        self.multiply = getattr(LIBRARY, f"dense_{C_NAMES[Z.dtype]}")
+
+    def add(self, block: Array) -> None:
+        self.part.fill(0)
+        rows, d = block.shape
+        shift = None if self.shift is None else self.shift.ctypes.data
+        places = [array.ctypes.data for array in (self.panels, self.part, self.work)]
+        self.multiply(block.ctypes.data, rows, d, shift, self.vectors, *places)
+        self.sum += self.part
+
+    def result(self) -> Array:
+        d, r = self.shape
+        panels = [part.reshape(d, -1) for part in np.split(self.sum, self.cuts)]
+        return np.ascontiguousarray(np.hstack(panels)[:, :r])

@@ -1,0 +1,329 @@
+"""Parquet, Arrow IPC and Feather files, a row group or batch at a time, numbers only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from localpower.core.errors import DataError, MissingExtra
+from localpower.data.blocks import BLOCK_BYTES, Block, Options, choose
+
+BATCH_BYTES = 1 << 28  # of a row group, decoded at once: fewer and larger are faster
+STRETCH = 4096  # rows that are transposed together: they stay in cache, and calls are few
+LABEL_BYTES = 1 << 28
+OLDEST = 15  # pyarrow before 14.0.1 runs code from files, CVE-2023-47248
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+def read_parquet(path: Path, options: Options) -> Iterator[Block]:
+    """Yield the rows of a Parquet file; only the columns taken are read."""
+    _check_not_empty(path)
+    pa = _pyarrow("reading Parquet")
+    import pyarrow.parquet as pq
+
+    with (
+        refusing_damage(path, "Parquet", "pyarrow.parquet.write_table"),
+        pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file,
+    ):
+        plan = plan_of(pa, file.schema_arrow, options, path)
+        yield from batch_blocks(pa, _row_groups(file, plan), plan)
+
+
+def read_arrow(path: Path, options: Options) -> Iterator[Block]:
+    """Yield the rows of an Arrow IPC file, which Feather is too, or of an IPC stream."""
+    _check_not_empty(path)
+    pa = _pyarrow("reading Arrow and Feather")
+    with (
+        refusing_damage(path, "Arrow", "pyarrow.feather.write_feather or pyarrow.ipc"),
+        pa.memory_map(os.fspath(path)) as stream,
+    ):
+        magic = stream.read(6)
+        stream.seek(0)
+        if magic == b"ARROW1":
+            opened = pa.ipc.open_file
+        elif magic[:4] == b"\xff\xff\xff\xff":
+            opened = pa.ipc.open_stream
+            _check_end(path)
+        else:
+            raise ValueError(f"it starts with {magic!r}")
+        with opened(stream) as reader:
+            plan = plan_of(pa, reader.schema, options, path)
+        stream.seek(0)
+        with opened(stream, options=pa.ipc.IpcReadOptions(included_fields=plan.read)) as reader:
+            yield from batch_blocks(pa, _batches(reader), plan)
+
+
+def arrow_blocks(table: Any, options: Options, where: Path | str) -> Iterator[Block]:
+    """Yield the rows of a table or record batch in memory."""
+    import pyarrow as pa
+
+    plan = plan_of(pa, table.schema, options, where)
+    chosen = table.select(plan.read)
+    batches = [chosen] if isinstance(chosen, pa.RecordBatch) else chosen.to_batches()
+    yield from batch_blocks(pa, batches, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which columns become rows, in this order, which one labels, and the rows' precision.
+
+    `read` are the numbers of the columns that are needed; `where` names the data in messages.
+    """
+
+    where: Path | str
+    names: tuple[str, ...]
+    label: str | None
+    read: list[int]
+    dtype: np.dtype[Any]
+
+
+def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) -> Plan:
+    """Choose columns of an Arrow schema; refuse those that are not numbers, all at once."""
+    names = list(schema.names)
+    taken, label = choose(names, len(names), options, where)
+    check_columns(
+        [(names[i], str(schema.types[i])) for i in taken if not _is_number(pa, schema.types[i])],
+        len(taken),
+        where,
+    )
+    if label is not None and not _is_label(pa, schema.types[label]):
+        raise DataError(
+            f"{where}: column {names[label]!r} ({schema.types[label]}) cannot be a label; give "
+            "a column of text or numbers"
+        )
+    read = sorted({*taken} | ({label} if label is not None else set()))
+    for name in {names[i] for i in read}:
+        if names.count(name) > 1:
+            raise DataError(
+                f"{where}: {names.count(name)} columns are named {name!r}; rename them, or leave "
+                f"them out with drop={[i for i, n in enumerate(names) if n == name]}"
+            )
+    narrow = all(pa.types.is_float32(t) or pa.types.is_float16(t) for t in _at(schema.types, taken))
+    return Plan(
+        where,
+        tuple(_at(names, taken)),
+        None if label is None else names[label],
+        read,
+        precision([np.float32 if narrow else np.float64], options),
+    )
+
+
+def batch_blocks(pa: ModuleType, batches: Iterable[Any], plan: Plan) -> Iterator[Block]:
+    """Turn record batches of any size into blocks."""
+
+    def parts() -> Iterator[tuple[list[NDArray[Any]], NDArray[Any] | None]]:
+        row = 0
+        for batch in batches:
+            batch.validate()  # numpy would read past buffers that are too short
+            labels = None
+            if plan.label is not None:
+                labels = _labels(pa, batch.column(plan.label), plan, row)
+            yield [_view(pa, batch.column(name), name, plan, row) for name in plan.names], labels
+            row += batch.num_rows
+
+    yield from column_blocks(parts(), plan.names, plan.dtype)
+
+
+def column_blocks(
+    parts: Iterable[tuple[Sequence[Any], NDArray[Any] | None]],
+    names: tuple[str, ...],
+    dtype: np.dtype[Any],
+) -> Iterator[Block]:
+    """Turn columns into rows: each part is some rows' columns, and their labels.
+
+    Yields blocks of `block_rows` whatever the parts' sizes, and at least one, if without rows.
+    """
+    step = block_rows(len(names), dtype)
+    empty = np.empty((0, len(names)), dtype)
+    out, filled, yielded = empty, 0, False
+    tags: list[NDArray[Any]] = []
+    for columns, labels in parts:
+        rows, start = len(columns[0]), 0
+        while start < rows:
+            out = out if len(out) else np.empty((step, len(names)), dtype)
+            stop = min(start + step - filled, rows)
+            _fill(out[filled : filled + stop - start], [c[start:stop] for c in columns])
+            if labels is not None:
+                tags.append(labels[start:stop])
+            filled, start = filled + stop - start, stop
+            if filled == step:
+                yield Block(out, _joined(tags), names)
+                out, filled, yielded, tags = empty, 0, True, []
+    if filled or not yielded:
+        rest = out[:filled] if 2 * filled > step else out[:filled].copy()
+        yield Block(rest, _joined(tags), names)
+
+
+def block_rows(width: int, dtype: DTypeLike) -> int:
+    """Rows of a block of `BLOCK_BYTES`, one at least."""
+    return max(1, BLOCK_BYTES // (max(1, width) * np.dtype(dtype).itemsize))
+
+
+def precision(dtypes: Iterable[DTypeLike], options: Options) -> np.dtype[Any]:
+    """What rows of these types are read as: float32 if all are floats of at most 4 bytes."""
+    if options.dtype is not None:
+        if str(options.dtype) not in ("float32", "float64"):
+            raise DataError(f"dtype={options.dtype!r}: give 'float32' or 'float64'")
+        return np.dtype(str(options.dtype))
+    kinds = [np.dtype(dtype) for dtype in dtypes]
+    narrow = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in kinds)
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def check_columns(bad: Sequence[tuple[str, str]], taken: int, where: Path | str) -> None:
+    """Refuse (name, type) columns that are not numbers, and to take no column."""
+    if bad:
+        listed = ", ".join(f"{name!r} ({kind})" for name, kind in bad)
+        raise DataError(
+            f"{where}: columns that are not numbers: {listed}; leave them out with "
+            f"drop={[name for name, _ in bad]}, or encode them as numbers"
+        )
+    if not taken:
+        raise DataError(f"{where}: no column is left to take; drop or label fewer")
+
+
+def missing_value(where: Path | str, row: int, name: str) -> DataError:
+    """Say that there is a null."""
+    return DataError(
+        f"{where}, row {row}, column {name!r}: no value (null); fill in values, or leave out such "
+        f"rows, or the column with drop=[{name!r}]"
+    )
+
+
+def text_labels(values: Sequence[Any], where: Path | str) -> NDArray[Any]:
+    """Text as an array that is saved and joined without pickle."""
+    longest = max(map(len, values), default=0)
+    if 4 * longest * len(values) > LABEL_BYTES:
+        raise DataError(
+            f"{where}: the label column has texts of up to {longest} characters; give a column "
+            "of short labels"
+        )
+    return np.array(values, dtype=str)
+
+
+@contextmanager
+def refusing_damage(path: Path, kind: str, writer: str) -> Iterator[None]:
+    """Turn whatever a library raises on a damaged file into one error."""
+    try:
+        yield
+    except (DataError, MissingExtra):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{path}: not a complete {kind} file that can be read ({reason:.200}); "
+            f"write it again with {writer}"
+        ) from error
+
+
+def _pyarrow(what: str) -> ModuleType:
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+    except ImportError as error:
+        raise MissingExtra(what, "parquet") from error
+    if int(pa.__version__.split(".")[0]) < OLDEST:
+        found = f"pyarrow {pa.__version__} is installed, {OLDEST} is the oldest without known holes"
+        raise MissingExtra(f"{what} ({found})", "parquet")
+    return pa  # type: ignore[no-any-return]
+
+
+def _check_not_empty(path: Path) -> None:
+    """Raise the system's own error if there is no file to open."""
+    with open(path, "rb") as stream:
+        if not stream.read(1):
+            raise DataError(f"{path}: is empty, 0 bytes; write it again")
+
+
+def _check_end(path: Path) -> None:
+    """A stream that is cut between two batches looks whole but for its end mark."""
+    with open(path, "rb") as stream:
+        stream.seek(-len(END_OF_STREAM), os.SEEK_END)
+        if stream.read() != END_OF_STREAM:
+            raise ValueError("the stream has no end mark")
+
+
+def _row_groups(file: Any, plan: Plan) -> Iterator[Any]:
+    """Batches of at most `BATCH_BYTES`, whatever number of rows a row group declares.
+
+    Metadata of single columns are not looked at: pyarrow aborts the process if they are damaged.
+    """
+    names = [*plan.names, *([] if plan.label is None else [plan.label])]
+    rows = max(1, BATCH_BYTES // (8 * len(names)))
+    for i in range(file.num_row_groups):
+        declared, found = file.metadata.row_group(i).num_rows, 0
+        for batch in file.iter_batches(rows, row_groups=[i], columns=names):
+            found += batch.num_rows
+            yield batch
+        if found != declared:
+            raise ValueError(f"row group {i} has {found} rows, not {declared}")
+
+
+def _batches(reader: Any) -> Iterator[Any]:
+    if hasattr(reader, "num_record_batches"):
+        return map(reader.get_batch, range(reader.num_record_batches))
+    return iter(reader)
+
+
+def _is_number(pa: ModuleType, kind: Any) -> bool:
+    t = pa.types
+    return bool(
+        t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind) or t.is_decimal(kind)
+    )
+
+
+def _is_text(pa: ModuleType, kind: Any) -> bool:
+    views = getattr(pa.types, "is_string_view", lambda _: False)  # from pyarrow 16
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or views(kind))
+
+
+def _is_label(pa: ModuleType, kind: Any) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return _is_text(pa, value) or _is_number(pa, value)
+
+
+def _view(pa: ModuleType, column: Any, name: str, plan: Plan, row: int) -> NDArray[Any]:
+    """A column's numbers, without a copy if they are of a type that numpy has."""
+    if column.null_count:
+        nulls = column.is_null().to_numpy(zero_copy_only=False)
+        raise missing_value(plan.where, row + int(np.argmax(nulls)), name)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _labels(pa: ModuleType, column: Any, plan: Plan, row: int) -> NDArray[Any]:
+    assert plan.label is not None
+    column.validate(full=True)  # offsets and indices into text are not looked at otherwise
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not _is_text(pa, column.type):
+        return _view(pa, column, plan.label, plan, row)
+    values = column.to_pylist()
+    if column.null_count:
+        raise missing_value(plan.where, row + values.index(None), plan.label)
+    return text_labels(values, plan.where)
+
+
+def _fill(out: NDArray[Any], columns: Sequence[Any]) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by a later check
+        for start in range(0, len(out), STRETCH):
+            part = out[start : start + STRETCH]
+            for j, column in enumerate(columns):
+                part[:, j] = column[start : start + STRETCH]
+
+
+def _joined(labels: list[NDArray[Any]]) -> NDArray[Any] | None:
+    return np.concatenate(labels) if labels else None
+
+
+def _at(values: Sequence[Any], numbers: Iterable[int]) -> list[Any]:
+    return [values[i] for i in numbers]

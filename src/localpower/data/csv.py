@@ -1,0 +1,421 @@
+"""CSV, TSV and other text with a row a line, in dense blocks; values are those of `float`.
+
+Most text is read by a fast path over whole chunks. A chunk with anything unusual in it goes line by
+line, which also finds the line that an error is reported for.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localpower.core.errors import DataError
+from localpower.data.blocks import Block, Options, choose
+from localpower.data.text import Chunk, arrow, count_lines, parse_in_order, read_chunks, show
+
+DELIMITERS = ",\t;| "  # a blank stands for any run of blanks and tabs
+SAMPLE, SAMPLE_SIZE = 50, 1 << 16  # lines and characters from which the layout is told
+MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "?", "-"}
+NO_ROW = re.compile(rb"(?m)^(?:#.*)?\n")
+
+Parsed = tuple[NDArray[Any], NDArray[Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What holds for all lines of a file."""
+
+    path: Path
+    delimiter: str
+    names: tuple[str, ...] | None
+    header: int  # the line of names, 0 if there is none
+    count: int  # fields of a line
+    chosen: list[int]
+    label: int | None
+    dtype: np.dtype[Any]
+
+    def called(self, number: int) -> str | int:
+        """What a user calls the column."""
+        return number if self.names is None else self.names[number]
+
+
+def read_csv(path: Path, options: Options) -> Iterator[Block]:
+    """Yield the rows of a file as dense blocks.
+
+    Labels are numbers in blocks where all are or are missing (nan), else text;
+    `text.join_labels` joins both.
+    """
+    layout = _layout(path, options)
+    taken = layout.names and tuple(layout.names[number] for number in layout.chosen)
+    rows = 0
+    for block, labels in parse_in_order(partial(_parse, layout=layout), read_chunks(path)):
+        rows += len(block)
+        if len(block):
+            yield Block(block, labels, taken)
+    if not rows:
+        raise DataError(f"{path}: there is no row below the header, line {layout.header}")
+
+
+# The layout
+
+
+def _layout(path: Path, options: Options) -> Layout:
+    lines = _sample(path)
+    if not lines:
+        raise DataError(f"{path}: the file is empty; give one with at least one row")
+    delimiter = _delimiter([text for _, text in lines], options)
+    sample = [(number, _split(text, delimiter, path, number)) for number, text in lines]
+    number, first = sample[0]
+    has_names = _has_names([fields for _, fields in sample], options, path)
+    names = tuple(name.strip() for name in first) if has_names else None
+    chosen, label = choose(names, len(first), options, path)
+    if not chosen:
+        raise DataError(f"{path}: no column is left of {len(first)}; drop fewer, or take others")
+    dtype = np.dtype(np.float32 if options.dtype == "float32" else np.float64)
+    header = number if has_names else 0
+    layout = Layout(path, delimiter, names, header, len(first), chosen, label, dtype)
+    _refuse_text(layout, sample[1:] if has_names else sample)
+    return layout
+
+
+def _sample(path: Path) -> list[tuple[int, str]]:
+    """Take some lines: two, and more as long as they are not much text."""
+    lines: list[tuple[int, str]] = []
+    size = 0
+    with closing(_records(path)) as records:
+        for number, line in islice(records, SAMPLE):
+            lines.append((number, line))
+            size += len(line)
+            if len(lines) > 1 and size > SAMPLE_SIZE:
+                break
+    return lines
+
+
+def _records(path: Path) -> Generator[tuple[int, str], None, None]:
+    """Yield the lines that are rows or names, with their numbers."""
+    with closing(read_chunks(path)) as chunks:
+        for chunk in chunks:
+            yield from _rows(chunk)
+
+
+def _rows(chunk: Chunk) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(io.BytesIO(chunk.data), start=chunk.line):
+        if line.strip() and not line.startswith(b"#"):
+            yield number, _decode(line[:-1])
+
+
+def _decode(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return line.decode("latin-1")
+
+
+def _split(line: str, delimiter: str, path: Path, number: int) -> list[str]:
+    if delimiter == " ":
+        line = " ".join(line.split())
+    if '"' not in line:
+        return line.split(delimiter)
+    try:
+        return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True, strict=True))
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {number}: the quotes are not as expected ({error}); a field ends in the "
+            "line where it starts, and quotes inside are doubled"
+        ) from None
+
+
+def _split_loosely(line: str, delimiter: str) -> list[str]:
+    try:
+        return _split(line, delimiter, Path(), 0)
+    except DataError:
+        return line.split(delimiter)
+
+
+def _delimiter(lines: list[str], options: Options) -> str:
+    if options.delimiter is not None:
+        given = options.delimiter
+        if len(given) != 1 or given in '"\r\n#.+-' or given.isalnum() or not given.isascii():
+            raise ValueError(f"delimiter={given!r} cannot be: give one character, as ',' or '\\t'")
+        return given
+    return max(DELIMITERS, key=lambda delimiter: _fit(lines, delimiter))
+
+
+def _fit(lines: list[str], delimiter: str) -> tuple[bool, bool, float, int]:
+    """How well a delimiter explains lines: several fields, as many in each, and numbers in them."""
+    rows = [_split_loosely(line, delimiter) for line in lines]
+    below = [field for row in rows[1:] or rows for field in row]
+    numbers = sum(_is_number_like(field) or _has_comma(field) for field in below)
+    several = len(rows[0]) > 1
+    even = len({len(row) for row in rows}) == 1
+    return several, even, several * numbers / len(below), several * numbers
+
+
+def _has_names(sample: list[list[str]], options: Options, path: Path) -> bool:
+    """Tell whether the first line holds names: words where there are numbers below."""
+    if options.header is not None:
+        return options.header
+    first, below = sample[0], [row for row in sample[1:] if len(row) == len(sample[0])]
+    asked = (*(options.columns or ()), *(options.drop or ()), options.label)
+    if any(isinstance(name, str) and name in first and not _is_number_like(name) for name in asked):
+        return True
+    if not below:
+        return False
+    numeric = [j for j, column in enumerate(zip(*below, strict=True)) if _are_numbers(column)]
+    words = [first[j].strip() for j in numeric if not _is_number_like(first[j])]
+    if len(words) == len(numeric) > 1 or any(word[0] not in "+-.0123456789" for word in words):
+        return True  # one word with digits first may be a number with a slip
+    return _has_counted_names(first, below, path)
+
+
+def _has_counted_names(first: list[str], below: list[list[str]], path: Path) -> bool:
+    """Tell whether 0, 1, 2, … are names, as data frames without any are written."""
+    if len(first) < 2 or first != [str(j) for j in range(len(first))]:
+        return False
+    if any(not field.strip().lstrip("+-").isdigit() for row in below for field in row):
+        return True
+    if len(first) < 5:
+        return False
+    raise DataError(
+        f"{path}: the first line is 0, 1, 2, …; say header=True if that are names, "
+        "header=False if it is a row"
+    )
+
+
+def _are_numbers(column: Sequence[str]) -> bool:
+    return not all(map(_is_missing, column)) and all(
+        _is_number_like(field) or _has_comma(field) for field in column
+    )
+
+
+def _has_comma(field: str) -> bool:
+    """Tell a number with a decimal comma."""
+    return field.count(",") == 1 and _number(field.replace(",", ".")) is not None
+
+
+def _is_number_like(field: str) -> bool:
+    return _number(field) is not None or _is_missing(field)
+
+
+def _is_missing(field: str) -> bool:
+    return field.strip().lower() in MISSING
+
+
+def _number(field: str) -> float | None:
+    if "_" in field or not field.isascii():
+        return None
+    try:
+        return float(field)
+    except ValueError:
+        return None
+
+
+def _refuse_text(layout: Layout, sample: list[tuple[int, list[str]]]) -> None:
+    """Name all chosen columns that hold no number in any line of the sample."""
+    rows = [(number, row) for number, row in sample if len(row) == layout.count]
+    text = [j for j in layout.chosen if _is_text([row[j] for _, row in rows])]
+    if not text:
+        return
+    number, row = next((number, row) for number, row in rows if not _is_missing(row[text[0]]))
+    named = ", ".join(repr(layout.called(j)) for j in text[:20]) + ", …" * (len(text) > 20)
+    field = row[text[0]]
+    what = f"{layout.path}: no numbers in column {named}, as {show(field)} in line {number}"
+    if len(text) == len(layout.chosen) and not _has_comma(field):
+        raise DataError(
+            f"{what}, when fields are cut at {layout.delimiter!r}; say delimiter=… if that is "
+            "wrong, or header=True if the first line is names"
+        )
+    raise DataError(f"{what}; {_remedy(field, named)}")
+
+
+def _is_text(column: list[str]) -> bool:
+    return not all(map(_is_missing, column)) and all(_number(field) is None for field in column)
+
+
+def _remedy(field: str, columns: str) -> str:
+    if _has_comma(field):
+        return "write decimals with a point"
+    return f"leave out what is not a number with drop=[{columns}] or columns=[…]"
+
+
+# The rows
+
+
+def _parse(chunk: Chunk, layout: Layout) -> Parsed:
+    chunk = _below(chunk, layout.header)
+    return _parse_fast(chunk.data, layout) or _parse_lines(chunk, layout)
+
+
+def _below(chunk: Chunk, header: int) -> Chunk:
+    """Leave out the lines up to the header."""
+    skip = header + 1 - chunk.line
+    if skip <= 0:
+        return chunk
+    return Chunk(header + 1, b"".join(chunk.data.split(b"\n", skip)[skip:]))
+
+
+def _parse_fast(data: bytes, layout: Layout) -> Parsed | None:
+    """Parse lines at once; None if any needs a closer look."""
+    pa = arrow()
+    if layout.delimiter == " ":
+        data = _single_blanks(data)
+    parsed = _parse_plain(data, layout, pa)
+    if parsed is None:
+        data = NO_ROW.sub(b"", data)
+        parsed = _parse_plain(data, layout, pa) if pa is None else _parse_quoted(data, layout, pa)
+    if parsed is None:
+        return None
+    with np.errstate(over="ignore"):
+        rows = parsed[0].astype(layout.dtype, copy=False)
+    return (rows, parsed[1]) if np.isfinite(rows).all() else None
+
+
+def _single_blanks(data: bytes) -> bytes:
+    if b"\t" in data or b"  " in data:
+        data = re.sub(rb"[ \t]+", b" ", data)
+    if b" \n" in data or b"\n " in data or data.startswith(b" "):
+        data = re.sub(rb" ?\n ?", b"\n", data).lstrip(b" ")
+    return data
+
+
+def _parse_plain(data: bytes, layout: Layout, pa: Any) -> Parsed | None:
+    """Parse lines without quotes or comments: every delimiter and newline ends a field."""
+    if not data or b'"' in data or b"#" in data:
+        return None
+    text = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero((text == ord(layout.delimiter)) | (text == 10))
+    count = layout.count
+    is_last = text[ends] == 10
+    if len(ends) != count * np.count_nonzero(is_last) or not is_last[count - 1 :: count].all():
+        return None
+    values = _values_numpy(data, layout) if pa is None else _values_arrow(data, ends, layout, pa)
+    if values is None or layout.label is None:
+        return None if values is None else (values, None)
+    starts = np.concatenate([[-1], ends])[layout.label : -1 : count] + 1
+    stops = ends[layout.label :: count]
+    pairs = zip(starts.tolist(), stops.tolist(), strict=True)
+    return values, _labels([_decode(data[a:b]) for a, b in pairs])
+
+
+def _values_arrow(
+    data: bytes, ends: NDArray[np.int64], layout: Layout, pa: Any
+) -> NDArray[np.float64] | None:
+    """Cast fields to numbers where they stand.
+
+    Fields and delimiters in turn are the strings of an array in which all are null but the fields
+    wanted. That takes half the time of parsing the text once more. Blanks are not passed over.
+    """
+    text = np.frombuffer(data, np.uint8)
+    if text[0] == 32 or (text[ends - 1] == 32).any() or (text[ends[:-1] + 1] == 32).any():
+        return None
+    offsets = np.zeros(2 * len(ends) + 1, np.int32)
+    offsets[1::2] = ends
+    np.add(ends, 1, out=offsets[2::2], casting="unsafe")
+    wanted = np.zeros((layout.count, 2), np.bool_)
+    wanted[layout.chosen, 0] = True
+    rows = len(ends) // layout.count
+    valid = np.packbits(np.tile(wanted.ravel(), rows), bitorder="little")
+    buffers = [pa.py_buffer(part) for part in (valid, offsets, data)]
+    strings = pa.Array.from_buffers(pa.string(), 2 * len(ends), buffers)
+    try:
+        cast = strings.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    values = np.frombuffer(cast.buffers()[1], np.float64, 2 * len(ends))
+    values = values.reshape(rows, layout.count, 2)[:, :, 0]
+    if layout.chosen == list(range(layout.count)):
+        return values.copy()
+    return values[:, layout.chosen]
+
+
+def _values_numpy(data: bytes, layout: Layout) -> NDArray[np.float64] | None:
+    lines = data.decode("latin-1").split("\n")[:-1]
+    if "" in lines:
+        return None  # would be passed over
+    try:
+        return np.loadtxt(
+            lines, delimiter=layout.delimiter, comments=None, usecols=layout.chosen, ndmin=2
+        )
+    except ValueError:
+        return None
+
+
+def _parse_quoted(data: bytes, layout: Layout, pa: Any) -> Parsed | None:
+    """Parse lines with quotes, or with blanks around numbers."""
+    if not data or b' "' in data or b'" ' in data:
+        return None  # pyarrow takes blanks by quotes for text
+    names = [str(number) for number in range(layout.count)]
+    types = {str(number): pa.float64() for number in layout.chosen}
+    if layout.label is not None:
+        types[str(layout.label)] = pa.binary()
+    read = pa.csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
+    parse = pa.csv.ParseOptions(delimiter=layout.delimiter)
+    convert = pa.csv.ConvertOptions(
+        column_types=types, include_columns=list(types), null_values=[], strings_can_be_null=False
+    )
+    try:
+        table = pa.csv.read_csv(pa.BufferReader(data), read, parse, convert)
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != count_lines(data):
+        return None  # quotes around a newline
+    values = np.column_stack([table.column(str(j)).to_numpy() for j in layout.chosen])
+    if layout.label is None:
+        return values, None
+    return values, _labels([_decode(x) for x in table.column(str(layout.label)).to_pylist()])
+
+
+def _labels(fields: list[str]) -> NDArray[Any]:
+    numbers = [np.nan if _is_missing(field) else _number(field) for field in fields]
+    if None in numbers:
+        return np.array([field.strip() for field in fields], dtype=np.str_)
+    return np.array(numbers, dtype=np.float64)
+
+
+def _parse_lines(chunk: Chunk, layout: Layout) -> Parsed:
+    values: list[list[float]] = []
+    labels: list[str] = []
+    for number, line in _rows(chunk):
+        fields = _split(line, layout.delimiter, layout.path, number)
+        if len(fields) != layout.count:
+            raise DataError(
+                f"{layout.path}, line {number}: found {len(fields)} fields, expected "
+                f"{layout.count} as in the first line; fill in or quote what is missing, or say "
+                f"delimiter=… if fields are not cut at {layout.delimiter!r}"
+            )
+        values.append([_value(fields[j], j, number, layout) for j in layout.chosen])
+        if layout.label is not None:
+            labels.append(fields[layout.label])
+    rows = np.array(values, dtype=layout.dtype).reshape(-1, len(layout.chosen))
+    return rows, None if layout.label is None else _labels(labels)
+
+
+def _value(field: str, column: int, line: int, layout: Layout) -> float:
+    value = _number(field)
+    with np.errstate(over="ignore"):
+        if value is not None and np.isfinite(layout.dtype.type(value)):
+            return value
+    called = layout.called(column)
+    where = f"{layout.path}, line {line}, column {called!r}"
+    if _is_missing(field):
+        raise DataError(
+            f"{where}: the value is missing ({show(field)}); fill it in, or remove the row or, "
+            f"with drop=[{called!r}], the column"
+        )
+    if value is not None:
+        raise DataError(
+            f"{where}: {show(field)} is not finite as {layout.dtype}; fill in a number, or remove "
+            f"the row or, with drop=[{called!r}], the column"
+        )
+    raise DataError(f"{where}: {show(field)} is not a number; {_remedy(field, repr(called))}")

@@ -1,0 +1,381 @@
+"""Tables and lazy arrays: pandas, polars, pyarrow and Dask, known by the names of their types."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localpower.core.errors import DataError
+from localpower.core.shard import check_compressed
+from localpower.data.arrow import (
+    arrow_blocks,
+    block_rows,
+    check_columns,
+    column_blocks,
+    missing_value,
+    precision,
+    text_labels,
+)
+from localpower.data.blocks import BLOCK_BYTES, Block, Options, choose
+
+KINDS = {
+    ("pandas", "DataFrame"): "pandas",
+    ("polars", "DataFrame"): "polars",
+    ("polars", "LazyFrame"): "lazy",
+    ("pyarrow", "Table"): "arrow",
+    ("pyarrow", "RecordBatch"): "arrow",
+    ("dask.array", "Array"): "dask array",
+    ("dask.dataframe", "DataFrame"): "dask frame",
+    ("dask_expr", "DataFrame"): "dask frame",
+}
+NOT_FEATURES = {"label", "labels", "target", "class", "y", "outcome", "id", "index", "unnamed: 0"}
+
+
+def is_frame(data: Any) -> bool:
+    """Tell whether `frame_blocks` takes this."""
+    return _kind(data) is not None
+
+
+def frame_blocks(data: Any, options: Options, where: str = "data") -> Iterator[Block] | None:
+    """Yield the rows of a table or Dask array; None if it is neither.
+
+    A Dask array or frame is computed one row of chunks or one partition at a time, each once.
+    """
+    match _kind(data):
+        case "pandas":
+            return _pandas(data, options, where)
+        case "polars":
+            return _polars(data, options, where)
+        case "arrow":
+            return arrow_blocks(data, options, where)
+        case "dask array":
+            return _dask_array(data, options, where)
+        case "dask frame":
+            return _dask_frame(data, options, where)
+        case "lazy":
+            raise DataError(f"{where} is a polars LazyFrame; call .collect() and give its result")
+    return None
+
+
+def frame_names(data: Any) -> tuple[str, ...] | None:
+    """Names of a table's columns; None for what has none."""
+    kind = _kind(data)
+    if kind in ("pandas", "polars", "dask frame"):
+        return tuple(map(str, data.columns))
+    return tuple(data.schema.names) if kind == "arrow" else None
+
+
+def label_hint(names: Sequence[str] | None) -> str | None:
+    """Say which column looks as if it were no feature, if one does."""
+    for number, name in enumerate(names or ()):
+        if name.strip().lower() in NOT_FEATURES:
+            return (
+                f"column {name!r} (number {number}) looks like a label or a row number, not a "
+                f"feature; leave it out with drop=[{name!r}], or with label={name!r} if it is one"
+            )
+    return None
+
+
+def matrix_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:
+    """Cut rows in memory, dense or scipy sparse, into blocks; dense ones are views if they can."""
+    if hasattr(matrix, "tocsr"):
+        yield from _sparse_blocks(matrix, columns)
+        return
+    step = block_rows(len(columns.taken), columns.dtype)
+    for start in range(0, matrix.shape[0], step):
+        part = matrix[start : start + step]
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by a later check
+            rows = np.ascontiguousarray(columns.of(part), dtype=columns.dtype)
+        yield Block(rows, None if columns.label is None else part[:, columns.label].copy())
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which of a matrix's `count` columns are taken, which one labels, and the rows' precision."""
+
+    count: int
+    taken: list[int]
+    label: int | None
+    dtype: np.dtype[Any]
+
+    def of(self, rows: Any) -> Any:
+        """The columns taken."""
+        return rows if self.taken == list(range(self.count)) else rows[:, self.taken]
+
+    def empty(self) -> Block:
+        """A block without rows."""
+        return Block(np.empty((0, len(self.taken)), self.dtype))
+
+
+def columns_of(count: int, dtype: Any, options: Options, where: Any) -> Columns:
+    """Choose columns of a matrix by number."""
+    if np.dtype(dtype).kind not in "fiub":
+        raise DataError(
+            f"{where} has dtype {dtype}, not real numbers: leave out or encode what is no number"
+        )
+    taken, label = choose(None, count, options, where)
+    check_columns([], len(taken), where)
+    return Columns(count, taken, label, precision([dtype], options))
+
+
+def _sparse_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:
+    from scipy.sparse import csr_array
+
+    if hasattr(matrix, "indptr"):
+        check_compressed(matrix)
+    csr = csr_array(matrix)
+    row_bytes = max(1, csr.nnz * (csr.dtype.itemsize + 4) // max(1, csr.shape[0]))
+    step = max(1, BLOCK_BYTES // row_bytes)
+    for start in range(0, csr.shape[0], step):
+        part = csr[start : start + step]
+        labels = None if columns.label is None else part[:, [columns.label]].toarray().ravel()
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = csr_array(columns.of(part).astype(columns.dtype))
+        rows.sum_duplicates()
+        yield Block(rows, labels)
+
+
+def _kind(data: Any) -> str | None:
+    for base in type(data).__mro__:
+        module = base.__module__
+        for (package, name), kind in KINDS.items():
+            if base.__name__ == name and (module + ".").startswith(package + "."):
+                return kind
+    return None
+
+
+def _pandas(frame: Any, options: Options, where: str) -> Iterator[Block]:
+    names = [str(name) for name in frame.columns]
+    plan = _plan(names, list(frame.dtypes), options, where)
+    return _pandas_rows(frame, plan, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    where: str
+    names: tuple[str, ...]
+    taken: list[int]
+    label: int | None
+    label_name: str
+    dtype: np.dtype[Any]
+    sparse: bool
+
+
+def _plan(names: list[str], dtypes: list[Any], options: Options, where: str) -> _Plan:
+    taken, label = choose(names, len(names), options, where)
+    kinds = {i: _number_type(dtypes[i]) for i in taken}
+    bad = [(names[i], str(dtypes[i])) for i in taken if kinds[i] is None]
+    check_columns(bad, len(taken), where)
+    return _Plan(
+        where,
+        tuple(names[i] for i in taken),
+        taken,
+        label,
+        "" if label is None else names[label],
+        precision([kind for kind in kinds.values() if kind is not None], options),
+        all(_is_sparse(dtypes[i]) for i in taken),
+    )
+
+
+def _number_type(dtype: Any) -> np.dtype[Any] | None:
+    """What numpy calls a pandas type; None if it is not one of numbers."""
+    if isinstance(dtype, np.dtype):
+        return np.dtype(dtype) if dtype.kind in "fiub" else None
+    if type(dtype).__name__ == "SparseDtype":
+        return _number_type(dtype.subtype)
+    if str(dtype).startswith("decimal"):
+        return np.dtype(np.float64)
+    if getattr(dtype, "kind", "O") in "fiub" and hasattr(dtype, "numpy_dtype"):
+        kind: np.dtype[Any] = np.dtype(dtype.numpy_dtype)
+        return kind
+    return None
+
+
+def _is_sparse(dtype: Any) -> bool:
+    return type(dtype).__name__ == "SparseDtype" and bool(dtype.fill_value == 0)
+
+
+def _pandas_rows(frame: Any, plan: _Plan, row: int) -> Iterator[Block]:
+    """Rows of a frame; `row` is the number of its first in messages."""
+    labels = None if plan.label is None else _pandas_label(frame.iloc[:, plan.label], plan, row)
+    if plan.sparse:
+        yield from _pandas_sparse(frame, plan, labels)
+        return
+    whole = _whole(frame, plan)
+    if whole is not None:
+        step = block_rows(len(plan.taken), plan.dtype)
+        for start in range(0, max(1, len(whole)), step):
+            tags = None if labels is None else labels[start : start + step]
+            yield Block(whole[start : start + step], tags, plan.names)
+        return
+    columns = [_PandasColumn.of(frame.iloc[:, i], plan, row) for i in plan.taken]
+    yield from column_blocks([(columns, labels)], plan.names, plan.dtype)
+
+
+def _whole(frame: Any, plan: _Plan) -> NDArray[Any] | None:
+    """The frame's own array, if it is one and its rows are in order in memory."""
+    if any(dtype != plan.dtype for dtype in frame.dtypes) or plan.taken != [*range(frame.shape[1])]:
+        return None
+    array: NDArray[Any] = frame.to_numpy()
+    return array if array.flags.c_contiguous and array.dtype == plan.dtype else None
+
+
+def _pandas_sparse(frame: Any, plan: _Plan, labels: NDArray[Any] | None) -> Iterator[Block]:
+    csr = frame.iloc[:, plan.taken].sparse.to_coo().tocsr()
+    columns = Columns(len(plan.taken), [*range(len(plan.taken))], None, plan.dtype)
+    start = 0
+    for block in matrix_blocks(csr, columns):
+        stop = start + block.rows.shape[0]
+        yield Block(block.rows, None if labels is None else labels[start:stop], plan.names)
+        start = stop
+    if not start:
+        yield Block(columns.empty().rows, None, plan.names)
+
+
+@dataclass(frozen=True, slots=True)
+class _PandasColumn:
+    """A column of nullable or sparse numbers, converted a slice at a time."""
+
+    series: Any
+
+    @classmethod
+    def of(cls, series: Any, plan: _Plan, row: int) -> Any:
+        if isinstance(series.dtype, np.dtype):
+            return series.to_numpy()
+        if type(series.dtype).__name__ != "SparseDtype" and series.hasnans:
+            first = int(np.argmax(series.isna().to_numpy()))
+            raise missing_value(plan.where, row + first, str(series.name))
+        return cls(series)
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        part = self.series.iloc[rows]
+        return np.asarray(part.to_numpy(dtype=_number_type(part.dtype)))
+
+
+def _pandas_label(series: Any, plan: _Plan, row: int) -> NDArray[Any]:
+    missing = series.isna().to_numpy()
+    if missing.any():
+        raise missing_value(plan.where, row + int(np.argmax(missing)), plan.label_name)
+    kind = _number_type(series.dtype)
+    if kind is not None:
+        return np.asarray(series.to_numpy(dtype=kind))
+    values = series.tolist()
+    if all(isinstance(value, str) for value in values):
+        return text_labels(values, plan.where)
+    labels = np.array(values)
+    if labels.dtype.kind not in "fiub":
+        raise DataError(
+            f"{plan.where}: column {plan.label_name!r} ({series.dtype}) cannot be a label; give a "
+            "column of text or numbers"
+        )
+    return labels
+
+
+def _polars(frame: Any, options: Options, where: str) -> Iterator[Block]:
+    pl = sys.modules["polars"]
+    names, dtypes = list(frame.columns), list(frame.dtypes)
+    taken, label = choose(names, len(names), options, where)
+    number = [bool(dtype.is_numeric() or dtype == pl.Boolean) for dtype in dtypes]
+    check_columns([(names[i], str(dtypes[i])) for i in taken if not number[i]], len(taken), where)
+    if label is not None and not number[label] and not _polars_text(pl, dtypes[label]):
+        raise DataError(
+            f"{where}: column {names[label]!r} ({dtypes[label]}) cannot be a label; give a column "
+            "of text or numbers"
+        )
+    for i in [*taken, *([] if label is None else [label])]:
+        if frame[:, i].null_count():
+            raise missing_value(where, int(frame[:, i].is_null().arg_max()), names[i])
+    narrow = all(str(dtypes[i]) in ("Float16", "Float32") for i in taken)
+    dtype = precision([np.float32 if narrow else np.float64], options)
+    columns = [_PolarsColumn(frame[:, i]) for i in taken]
+    labels = None
+    if label is not None:
+        series = frame[:, label]
+        labels = _PolarsColumn(series)[:] if number[label] else text_labels(series.to_list(), where)
+    return column_blocks([(columns, labels)], tuple(names[i] for i in taken), dtype)
+
+
+def _polars_text(pl: Any, dtype: Any) -> bool:
+    return any(dtype == kind for kind in (pl.String, pl.Categorical, pl.Enum))
+
+
+@dataclass(frozen=True, slots=True)
+class _PolarsColumn:
+    """A column without nulls, taken a slice at a time: its chunks are joined slice by slice."""
+
+    series: Any
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        part = self.series[rows]
+        if part.dtype.is_decimal() or "128" in str(part.dtype):
+            part = part.cast(sys.modules["polars"].Float64)
+        return np.asarray(part.to_numpy())
+
+
+def _dask_array(array: Any, options: Options, where: str) -> Iterator[Block]:
+    if array.ndim != 2:
+        raise DataError(f"{where} has {array.ndim} dimension(s), not 2: give one row per sample")
+    if not float(array.shape[1]).is_integer():
+        raise DataError(f"{where} does not know its columns; call .compute_chunk_sizes() before")
+    columns = columns_of(int(array.shape[1]), array.dtype, options, where)
+    return _dask_rows(array, columns, where)
+
+
+def _dask_rows(array: Any, columns: Columns, where: str) -> Iterator[Block]:
+    yielded = False
+    for i in range(array.numblocks[0]):
+        row = [array.blocks[i, j] for j in range(array.numblocks[1])]
+        chunk = _beside(sys.modules["dask"].compute(*row))
+        if chunk.ndim != 2 or chunk.shape[1] != columns.count:
+            raise DataError(
+                f"{where}: chunks in row {i} have shape {chunk.shape} together, not "
+                f"{columns.count} columns as declared"
+            )
+        for block in matrix_blocks(chunk, columns):
+            yielded = True
+            yield block
+    if not yielded:
+        yield columns.empty()
+
+
+def _beside(chunks: Sequence[Any]) -> Any:
+    """Join chunks of the same rows."""
+    if any(hasattr(chunk, "tocsr") for chunk in chunks):
+        from scipy.sparse import csr_array, hstack
+
+        csr = [csr_array(chunk) for chunk in chunks]
+        return csr[0] if len(csr) == 1 else hstack(csr, format="csr")
+    arrays = [np.asarray(chunk) for chunk in chunks]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)
+
+
+def _dask_frame(frame: Any, options: Options, where: str) -> Iterator[Block]:
+    names = [str(name) for name in frame.columns]
+    plan = _plan(names, list(frame.dtypes), options, where)
+    return _dask_partitions(frame, names, plan, options)
+
+
+def _dask_partitions(
+    frame: Any, names: list[str], plan: _Plan, options: Options
+) -> Iterator[Block]:
+    row = 0
+    wanted = Options(options.columns, options.drop, options.label, dtype=plan.dtype.name)
+    for i in range(frame.npartitions):
+        part = frame.partitions[i].compute()
+        where = f"{plan.where}, partition {i}"
+        if [str(name) for name in part.columns] != names:
+            raise DataError(f"{where}: has other columns than declared: {', '.join(names[:20])}")
+        actual = _plan(names, list(part.dtypes), wanted, where)  # dask does not enforce types
+        yield from _pandas_rows(part, actual, row)
+        row += len(part)

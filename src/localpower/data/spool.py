@@ -1,0 +1,271 @@
+"""Rows that come block by block, kept: in memory as long as there is room, then in raw files.
+
+With a folder given as cache, what was read of a file is kept there for the next time, under a key
+of the file's path, size, time of change and the options of the read. Else files are temporary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localpower.core.errors import DataError
+from localpower.core.shard import Stored, StoredCSR, stamp
+from localpower.data.blocks import Block, Options
+from localpower.data.text import join_labels
+
+FORMAT = 1
+SPARE_DISK = 1 << 28  # left free on a disk that is written to
+
+
+class Room:
+    """Where rows go that are not in a file of raw numbers already.
+
+    `limit` bytes of them stay in memory; `cache` is a folder of the user's, or None.
+    """
+
+    def __init__(self, limit: int, cache: str | os.PathLike[str] | None = None) -> None:
+        self.limit = limit
+        self.left = limit
+        self.cache = None if cache is None else Path(cache)
+        self._folder: Path | None = None
+        self._files = 0
+
+    def file(self, size: int) -> Path:
+        """Name a new temporary file, for `size` bytes."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="localpower-"))
+            self._end = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._files += 1
+        path = self._folder / f"{self._files}.raw"
+        check_disk(path, size)
+        return path
+
+    def close(self) -> None:
+        """Remove the temporary files."""
+        if self._folder is not None:
+            self._end()
+            self._folder = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """All rows of one file or object: `pieces` of `columns` columns.
+
+    `labels` (rows,) and `names` of the columns where there are such. `lowest` is the least column
+    number of svmlight text, which is counted from there or from one; None for everything else.
+    """
+
+    pieces: tuple[Any, ...]
+    columns: int
+    labels: NDArray[Any] | None = None
+    names: tuple[str, ...] | None = None
+    lowest: int | None = None
+
+    def settled(self, base: int, columns: int) -> Table:
+        """Count columns of svmlight text from `base`, and make them `columns` many."""
+        pieces = tuple(_settled(piece, base, columns) for piece in self.pieces)
+        return replace(self, pieces=pieces, columns=columns, lowest=None)
+
+
+def keep(blocks: Iterable[Block], room: Room, name: str, raw_indices: bool = False) -> Table:
+    """Take all blocks in and return them as a table; temporary files where memory is full."""
+    spool = Spool(room)
+    for block in blocks:
+        spool.add(block, name)
+    return spool.table(raw_indices)
+
+
+def cached(path: Path, options: Options, blocks: Iterable[Block], room: Room, raw: bool) -> Table:
+    """Like `keep`, but in the user's cache; or what is there from an earlier time."""
+    if room.cache is None:
+        return keep(blocks, room, str(path), raw)
+    identity = repr((FORMAT, str(path.resolve()), stamp(path), astuple(options)))
+    folder = room.cache / hashlib.sha256(identity.encode()).hexdigest()[:32]
+    if not (folder / "table.json").exists():
+        part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+        part.mkdir(parents=True, exist_ok=True)
+        try:
+            spool = Spool(Room(0), part)
+            for block in blocks:
+                spool.add(block, str(path))
+            _write_description(part, spool.table(raw))
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(part, folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return _read_description(folder)
+
+
+def check_disk(path: Path, size: int) -> None:
+    """Refuse to fill a disk up."""
+    free = shutil.disk_usage(path.parent).free
+    if size + SPARE_DISK > free:
+        raise DataError(
+            f"{path.parent} has {free >> 20} MiB left, too little for {size >> 20} MiB of rows; "
+            "free some, set TMPDIR or cache= to a folder on a larger disk, or raise memory="
+        )
+
+
+class Spool:
+    """Collects the blocks of one table: in memory while the room has some, then in files.
+
+    With a `folder`, all goes to files there.
+    """
+
+    def __init__(self, room: Room, folder: Path | None = None) -> None:
+        self.room, self.folder = room, folder
+        self.held: list[Any] = []
+        self.labels: list[NDArray[Any]] = []
+        self.files: list[IO[bytes]] = []
+        self.rows = self.entries = self.columns = 0
+        self.lowest: int | None = None
+        self.sparse: bool | None = None
+        self.dtype: np.dtype[Any] | None = None
+        self.names: tuple[str, ...] | None = None
+
+    def add(self, block: Block, name: str) -> None:
+        """Take a block in; `name` is for complaints."""
+        rows = block.rows
+        sparse = not isinstance(rows, np.ndarray)
+        if self.dtype is None:
+            self.sparse, self.dtype, self.names = sparse, rows.dtype, block.names
+            self.columns = rows.shape[1]
+        if sparse != self.sparse:
+            raise DataError(f"{name}: has dense and sparse blocks; give all in one form")
+        if not sparse and rows.shape[1] != self.columns:
+            raise DataError(
+                f"{name}: a block of {rows.shape[1]} columns after {self.columns} in the first"
+            )
+        if block.labels is not None:
+            self.labels.append(block.labels)
+        self.columns = max(self.columns, rows.shape[1])
+        if sparse and rows.nnz:
+            least = int(rows.indices.min())
+            self.lowest = least if self.lowest is None else min(self.lowest, least)
+        self._take(rows.astype(np.promote_types(rows.dtype, self.dtype), copy=False))
+
+    def _take(self, rows: Any) -> None:
+        size = _size(rows)
+        if not self.files and (size > self.room.left or self.folder is not None):
+            self._open()
+        if self.files:
+            self._write(rows)
+            return
+        self.room.left -= size
+        self.held.append(rows)
+
+    def _open(self) -> None:
+        """Go on in files, with what is held in memory first."""
+        names = ("data", "indices", "indptr") if self.sparse else ("data",)
+        for name in names:
+            target = self.room.file(0) if self.folder is None else self.folder / f"{name}.raw"
+            self.files.append(open(target, "wb"))  # noqa: SIM115 (`table` closes it)
+        if self.sparse:
+            self.files[2].write(np.zeros(1, np.int64).data)
+        held, self.held = self.held, []
+        while held:
+            rows = held.pop(0)
+            self.room.left += _size(rows)
+            self._write(rows)
+
+    def _write(self, rows: Any) -> None:
+        if self.dtype is not None and rows.dtype != self.dtype:
+            raise DataError(f"blocks of {rows.dtype} after {self.dtype}; give all in one type")
+        if self.sparse:
+            places = rows.indptr[1:] + np.int64(self.entries)
+            parts = [rows.data, rows.indices.astype(np.int32), places]
+            self.entries += rows.nnz
+        else:
+            parts = [np.ascontiguousarray(rows)]
+        for stream, part in zip(self.files, parts, strict=True):
+            check_disk(Path(stream.name), part.nbytes)
+            stream.write(part.data)
+        self.rows += rows.shape[0]
+
+    def table(self, raw: bool) -> Table:
+        """Return all that was taken in; `raw` if column numbers are still as in the text."""
+        labels = join_labels(self.labels) if self.labels else None
+        for stream in self.files:
+            stream.close()
+        pieces = (self._stored(),) if self.files else tuple(self.held)
+        return Table(pieces, self.columns, labels, self.names, (self.lowest or 0) if raw else None)
+
+    def _stored(self) -> Any:
+        """Describe what was written."""
+        assert self.dtype is not None
+        paths = [stream.name for stream in self.files]
+        if not self.sparse:
+            shape = self.rows, self.columns
+            return Stored(paths[0], 0, self.dtype, shape, stamp(paths[0]))
+        data = Stored(paths[0], 0, self.dtype, (self.entries,), stamp(paths[0]))
+        indices = Stored(paths[1], 0, np.dtype(np.int32), (self.entries,), stamp(paths[1]))
+        indptr = Stored(paths[2], 0, np.dtype(np.int64), (self.rows + 1,), stamp(paths[2]))
+        return StoredCSR(data, indices, indptr, self.columns, 0, self.entries)
+
+
+def _size(rows: Any) -> int:
+    if isinstance(rows, np.ndarray):
+        return rows.nbytes
+    return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)
+
+
+def _settled(piece: Any, base: int, columns: int) -> Any:
+    if isinstance(piece, StoredCSR):
+        return replace(piece, base=base, columns=columns)
+    if base:
+        piece.indices -= base
+    return type(piece)((piece.data, piece.indices, piece.indptr), shape=(piece.shape[0], columns))
+
+
+def _write_description(folder: Path, table: Table) -> None:
+    piece = table.pieces[0]
+    if table.labels is not None:
+        np.save(folder / "labels.npy", table.labels, allow_pickle=False)
+    shape = [*piece.shape, piece.nnz if isinstance(piece, StoredCSR) else None]
+    content = {"shape": shape, "dtype": piece.dtype.str, "names": table.names}
+    content["lowest"] = table.lowest
+    (folder / "table.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def _read_description(folder: Path) -> Table:
+    try:
+        content = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+        rows, columns, entries = content["shape"]
+        kind = np.dtype(content["dtype"])
+        if kind not in (np.float32, np.float64):
+            raise ValueError(f"dtype {kind}")
+        if entries is None:
+            piece: Any = _raw(folder, "data", kind, (rows, columns))
+        else:
+            parts = (
+                _raw(folder, "data", kind, (entries,)),
+                _raw(folder, "indices", np.dtype(np.int32), (entries,)),
+                _raw(folder, "indptr", np.dtype(np.int64), (rows + 1,)),
+            )
+            piece = StoredCSR(*parts, columns, 0, entries)
+        labels = folder / "labels.npy"
+        found = np.load(labels, allow_pickle=False) if labels.exists() else None
+        names = content["names"] and tuple(content["names"])
+        return Table((piece,), columns, found, names, content["lowest"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder}: a damaged cache ({error}); delete that folder") from error
+
+
+def _raw(folder: Path, name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> Stored:
+    path = folder / f"{name}.raw"
+    stored = Stored(str(path), 0, kind, shape, stamp(path))
+    if stored.nbytes != stored.stamp[0]:
+        raise ValueError(f"{name}.raw has {stored.stamp[0]} bytes, not {stored.nbytes}")
+    return stored
