@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check paper clean
+.PHONY: demo test check paper bench clean
 
 demo: .venv-demo/ready
 	.venv-demo/bin/python examples/demo.py build/demo
@@ -23,6 +23,10 @@ paper: .venv-demo/ready
 
 BUILD := pyproject.toml constraints.txt hatch_build.py src/localpower/core/kernels.c
 
+bench: $(VENV)/ready
+	$(BIN)/python benchmarks/kernel.py
+	$(BIN)/python benchmarks/formats.py
+
 $(VENV)/ready: $(BUILD)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP) --editable '.[test,check]'
@@ -34,4 +38,5 @@ $(VENV)/ready: $(BUILD)
 	touch $@
 
 clean:
+	rm -f src/localpower/core/libkernels.so
 	rm -rf $(VENV) .venv-demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -108,7 +108,8 @@ def write_empty(path):
         ("rows.svm", write_empty, r"rows\.svm: .*empty"),
         ("rows.npy", write_empty, r"rows\.npy"),
         ("gone.npy", lambda path: None, r"gone\.npy: No such file"),
-        ("rows.csv", write_empty, r"\.csv files are not read"),
+        ("rows.csv", write_empty, r"rows\.csv.*empty"),
+        ("rows.parquet", write_bad_line, r"rows\.parquet: not a \.parquet file, it starts with"),
     ],
 )
 def test_bad_files_fail_with_one_line(tmp_path, name, write, message):

@@ -79,6 +79,20 @@ def test_the_same_bits_come_back(tmp_path, name, dtype):
     assert np.array_equal(found, values)
 
 
+def test_a_row_group_too_large_to_decode_whole_is_read_in_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrow, "BATCH_BYTES", 5 * 8 * 64)
+    content, values = table()
+    pq.write_table(content, tmp_path / "x", row_group_size=300)
+    sizes = []
+    monkeypatch.setattr(
+        arrow,
+        "_view",
+        lambda *args, view=arrow._view: sizes.append(len(args[1])) or view(*args),
+    )
+    assert np.array_equal(whole(read_parquet(tmp_path / "x", Options())), values)
+    assert max(sizes) == 64
+
+
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("name", WRITERS)
 def test_blocks_are_of_one_size_whatever_the_chunks_of_the_file(tmp_path, name):

@@ -5,6 +5,7 @@ import os
 import pickle
 import zipfile
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from localpower.core.errors import DataError
+from localpower.core.shard import Stored, StoredCSR
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 
@@ -58,10 +60,17 @@ def as_npy(array):
     return stream.getvalue()
 
 
-def refused(path):
+def rows(source):
+    """All rows, as products see them."""
+    [shard] = contiguous(source, 1).shards
+    blocks = [b if isinstance(b, np.ndarray) else b.toarray() for b in shard.blocks()]
+    return np.concatenate(blocks)
+
+
+def refused(path, take=open_source):
     """The message with which a file is refused."""
     with pytest.raises(DataError) as caught:
-        open_source(path)
+        take(path)
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < len(str(path)) + 500
     return str(caught.value)
@@ -75,29 +84,98 @@ def test_every_number_type_is_read(tmp_path, kind, order, suffix):
     path = tmp_path / f"x{suffix}"
     np.save(path, array) if suffix == ".npy" else np.savez(path, X=array)
     source = open_source(path)
-    np.testing.assert_array_equal(source.pieces[0], array)
+    np.testing.assert_array_equal(rows(source), array)
     assert all(block.flags.c_contiguous for block in contiguous(source, 1).shards[0].blocks())
     assert source.dtype == (np.float32 if kind in ("f2", "f4", ">f4") else np.float64)
 
 
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f8", "i4", "?"])
-def test_a_c_ordered_npy_file_is_mapped_and_not_read(tmp_path, kind):
-    np.save(tmp_path / "x.npy", X.astype(kind))
-    [piece] = open_source(tmp_path / "x.npy").pieces
-    assert isinstance(piece, np.memmap)
-    assert not piece.flags.writeable
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_a_file_is_described_where_it_stands_and_not_read(tmp_path, kind, order, suffix):
+    path, array = tmp_path / f"x{suffix}", np.asarray(X, dtype=kind, order=order)
+    np.save(path, array) if suffix == ".npy" else np.savez(path, X=array)
+    [piece] = open_source(path).pieces
+    assert isinstance(piece, Stored)
+    assert (piece.path, piece.dtype, piece.shape) == (str(path), array.dtype, X.shape)
+    assert piece.height == (4 if order == "F" else 0)
+    np.testing.assert_array_equal(piece.cut(1, 3).read(), array[1:3])
+
+
+def test_a_packed_array_is_unpacked_into_a_temporary_file(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", X=X)
+    with open_source(tmp_path / "x.npz") as source:
+        [piece] = source.pieces
+        assert tmp_path not in Path(piece.path).parents
+        np.testing.assert_array_equal(piece.read(), X)
+    assert not os.path.exists(piece.path)
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("offset", [0, 24, 4096 * 5 + 3])
+@pytest.mark.parametrize(
+    "part", [np.s_[:], np.s_[7:2900], np.s_[5:6], np.s_[:, 1:3], np.s_[3:9, :1], np.s_[::2]], ids=str
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_mapped_array_is_read_from_its_file_or_taken_as_it_is(
+    tmp_path, mode, offset, part, order
+):
+    """Never are other rows taken than those of the view that was given."""
+    A = np.arange(9000.0).reshape((3000, 3), order=order)
+    (tmp_path / "x.bin").write_bytes(bytes(offset) + A.tobytes("A"))
+    view = np.memmap(tmp_path / "x.bin", float, mode, offset, A.shape, order)[part]
+    [piece] = open_source(view).pieces
+    if view.flags.c_contiguous or (order == "F" and view.strides[0] == 8):
+        assert isinstance(piece, Stored)
+    np.testing.assert_array_equal(rows(open_source(view)), A[part])
+
+
+def test_what_was_written_through_a_map_is_read(tmp_path):
+    np.save(tmp_path / "x.npy", X.astype(float))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r+")
+    mapped[1] = 77.0
+    np.testing.assert_array_equal(rows(open_source(mapped)), mapped)
+
+
+def test_mapped_rows_that_are_not_in_the_file_are_taken_from_memory(tmp_path):
+    A = np.arange(12.0).reshape(4, 3)
+    A.tofile(tmp_path / "x.bin")
+    private = np.memmap(tmp_path / "x.bin", float, "c", 0, (4, 3))
+    private[0, 0] = 99.0
+    kept = np.memmap(tmp_path / "x.bin", float, "r", 0, (4, 3))
+    for array in (private, private + 1, kept[::-1], kept[:, ::2], kept * 2):
+        [piece] = open_source(array).pieces
+        assert isinstance(piece, np.ndarray)
+        np.testing.assert_array_equal(piece, array)
+    (tmp_path / "x.bin").unlink()
+    np.testing.assert_array_equal(rows(open_source(kept)), A)
+
+
+def test_a_mapped_file_that_has_shrunk_is_refused_and_not_touched(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((5000, 3)))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    os.truncate(tmp_path / "x.npy", 1000)
+    with pytest.raises(DataError, match=r"x\.npy ends before its rows do"):
+        open_source(mapped)
+
+
+def test_mapped_extended_precision_becomes_float64(tmp_path):
+    X.astype("g").tofile(tmp_path / "x.bin")
+    [piece] = open_source(np.memmap(tmp_path / "x.bin", "g", "r", 0, X.shape)).pieces
+    assert piece.dtype == np.float64
+    np.testing.assert_array_equal(piece, X)
 
 
 def test_numpy_files_are_told_by_content_not_by_name(tmp_path):
     (tmp_path / "x.dat").write_bytes(as_npy(X))
     zipped(tmp_path / "z.dat", X=as_npy(X))
     for name in ("x.dat", "z.dat"):
-        np.testing.assert_array_equal(open_source(tmp_path / name).pieces[0], X)
+        np.testing.assert_array_equal(rows(open_source(tmp_path / name)), X)
 
 
 def test_a_header_that_python_2_wrote_is_read_without_a_warning(tmp_path):
     (tmp_path / "x.npy").write_bytes(header("(1L, 2L)") + np.array([1.0, 2.0]).tobytes())
-    np.testing.assert_array_equal(open_source(tmp_path / "x.npy").pieces[0], [[1, 2]])
+    np.testing.assert_array_equal(rows(open_source(tmp_path / "x.npy")), [[1, 2]])
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia"])
@@ -105,9 +183,10 @@ def test_a_header_that_python_2_wrote_is_read_without_a_warning(tmp_path):
 def test_every_matrix_that_scipy_saves_is_read(tmp_path, form, kind):
     sparse.save_npz(tmp_path / "x.npz", kind(X).asformat(form))
     source = open_source(tmp_path / "x.npz")
-    assert source.pieces[0].format == "csr"
+    assert isinstance(source.pieces[0], StoredCSR) if form == "csr" else source.stored == 0
     assert source.dtype == np.float64
-    np.testing.assert_array_equal(source.pieces[0].toarray(), X)
+    assert all(block.format == "csr" for block in contiguous(source, 1).shards[0].blocks())
+    np.testing.assert_array_equal(rows(source), X)
 
 
 def test_a_sparse_float32_file_stays_float32(tmp_path):
@@ -222,7 +301,7 @@ def test_a_mutated_file_is_read_or_refused(folder, data):
         content[position] = byte
     path.write_bytes(content)
     with suppress(DataError):
-        open_source(path)
+        rows(open_source(path))
 
 
 @given(content=st.binary(max_size=200))
@@ -300,6 +379,9 @@ SPARSE = {
 BROKEN = {
     "column too large": {"indices": np.array([0, 3])},
     "column negative": {"indices": np.array([0, -1])},
+    "column beyond 32 bits": {"indices": np.array([0, 2**32 + 1])},
+    "pointers beyond 32 bits": {"indptr": np.array([0, 2**32 + 1, 2])},
+    "pointers of floats": {"indptr": np.array([0.0, 1.0, 2.0])},
     "pointers decrease": {"indptr": np.array([0, 2, 1])},
     "pointers too large, none at the end": {"indptr": np.array([0, 1_000_000, 0])},
     "pointers negative": {"indptr": np.array([0, -5, 0])},
@@ -335,11 +417,16 @@ BROKEN = {
 }
 
 
+def read_all(path):
+    rows(open_source(path))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
-def test_a_sparse_file_that_contradicts_itself_is_refused(tmp_path, change):
+def test_a_sparse_file_that_contradicts_itself_is_refused(tmp_path, change, save):
     np.savez(tmp_path / "good.npz", **SPARSE)
     np.testing.assert_array_equal(
-        open_source(tmp_path / "good.npz").pieces[0].toarray(), [[1, 0, 0], [0, 0, 2]]
+        rows(open_source(tmp_path / "good.npz")), [[1, 0, 0], [0, 0, 2]]
     )
-    np.savez(tmp_path / "bad.npz", **{**SPARSE, **change})
-    refused(tmp_path / "bad.npz")
+    save(tmp_path / "bad.npz", **{**SPARSE, **change})
+    refused(tmp_path / "bad.npz", read_all)

@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from localpower.core.errors import DataError
+from localpower.core.shard import is_stored
 from localpower.data.source import open_source
 
 X = np.arange(12.0).reshape(4, 3) - 5
 
 
 def dense(piece):
+    piece = piece.read() if is_stored(piece) else piece
     return piece if isinstance(piece, np.ndarray) else piece.toarray()
 
 

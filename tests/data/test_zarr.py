@@ -267,6 +267,11 @@ def test_an_empty_folder_holds_no_array(tmp_path):
         list(read_zarr(tmp_path, Options()))
 
 
+def test_a_missing_store_is_the_systems_own_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        list(read_zarr(tmp_path / "x", Options()))
+
+
 def test_without_zarr_the_extra_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "x")
     monkeypatch.setitem(sys.modules, "zarr", None)

@@ -15,17 +15,52 @@ Array = NDArray[np.floating[Any]]
 T = TypeVar("T")
 
 FAN_IN = 8
-TALL = 1 << 16  # rows from which a QR factorisation goes by blocks of rows
+TALL = 1 << 16  # rows from which columns are orthonormalised by blocks of rows
+STEP = TALL // 8
 EIGH_COLUMNS = 200  # beyond, a few leading eigenpairs are found faster by Lanczos iteration
 
 
-def orth(Y: Array) -> Array:
-    """Orthonormal basis of the columns of `Y`, by Householder QR.
+def orth(Y: Array, overwrite: bool = False) -> Array:
+    """Orthonormal basis of the columns of `Y`, by Householder QR; of a tall `Y`, by Cholesky.
 
     The result has as many columns as `Y` even when those are dependent or zero: the missing
-    directions are filled with orthonormal ones, so a poor shard never yields a NaN.
+    directions are filled with orthonormal ones, so a poor shard never yields a NaN. It may take the
+    place of `Y` if that is not needed any more.
     """
+    if Y.ndim == 2 and len(Y) >= TALL:
+        out = Y if overwrite else Y.copy()
+        if _cholesky_orth(out):
+            return out
     return qr(Y)[0]
+
+
+def _cholesky_orth(Y: Array) -> bool:
+    """Orthonormalise columns in place, by the Cholesky factor of ``YᵀY``, and once more.
+
+    Twice is as good as Householder for columns that are far from dependent; others are left
+    untouched and refused.
+    """
+    G = _gram(Y)
+    norms = np.sqrt(np.diagonal(G))
+    if not (np.isfinite(norms).all() and (norms > 0).all()):
+        return False
+    least = np.linalg.eigvalsh(G / np.outer(norms, norms))[0]
+    if least < max(1e-10, 4 * float(np.finfo(Y.dtype).eps)):
+        return False
+    for _ in range(2):
+        inverse = np.linalg.inv(np.linalg.cholesky(G)).T
+        for at in range(0, len(Y), STEP):
+            Y[at : at + STEP] = Y[at : at + STEP] @ inverse
+        G = _gram(Y)
+    return True
+
+
+def _gram(Y: Array) -> Array:
+    G = np.zeros((Y.shape[1], Y.shape[1]))
+    for at in range(0, len(Y), STEP):
+        part = Y[at : at + STEP].astype(np.float64, copy=False)
+        G += part.T @ part
+    return G
 
 
 def qr(Y: Array) -> tuple[Array, Array]:
@@ -35,19 +70,18 @@ def qr(Y: Array) -> tuple[Array, Array]:
     array of its size is made, where LAPACK through numpy makes three.
     """
     rows, r = Y.shape[-2:]
-    step = TALL // 8
-    if Y.ndim > 2 or rows < TALL or r > step // 4:
+    if Y.ndim > 2 or rows < TALL or r > STEP // 4:
         Q, R = np.linalg.qr(Y)
         return Q, R
     Q = np.empty_like(Y)
-    starts = range(0, rows, step)
+    starts = range(0, rows, STEP)
     triangles = []
     for at in starts:
-        Q[at : at + step], R = _padded_qr(Y[at : at + step])
+        Q[at : at + STEP], R = _padded_qr(Y[at : at + STEP])
         triangles.append(R)
     P, R = np.linalg.qr(np.vstack(triangles))
     for number, at in enumerate(starts):
-        Q[at : at + step] = Q[at : at + step] @ P[number * r : (number + 1) * r]
+        Q[at : at + STEP] = Q[at : at + STEP] @ P[number * r : (number + 1) * r]
     return Q, R
 
 
@@ -65,7 +99,10 @@ def orth_step(Y: Array, Z: Array) -> Array:
     It is ``orth(Y)`` where Y has full rank. A shard with fewer rows than Z has columns says nothing
     about some directions in the span of Z; those are left as they were. (Householder QR would make
     them up from rounding errors, and the alignment, and with it the result, a matter of chance.)
+    The result may take the place of Y.
     """
+    if Y.ndim == 2 and len(Y) >= TALL and _cholesky_orth(Y):
+        return Y
     Q, R = qr(Y)
     norms = np.linalg.norm(R, axis=-2)
     share = np.abs(np.diagonal(R, axis1=-2, axis2=-1)) / np.where(norms > 0, norms, 1)
@@ -100,7 +137,7 @@ def widen(Z: Array, width: int) -> Array:
 
 def random_basis(columns: int, width: int, rng: np.random.Generator) -> Array:
     """Draw the common start: a Gaussian (columns, width) matrix, orthonormalised."""
-    return orth(rng.standard_normal((columns, width)))
+    return orth(rng.standard_normal((columns, width)), overwrite=True)
 
 
 def leading_eigenpairs(G: Array, rank: int) -> tuple[Array, Array]:

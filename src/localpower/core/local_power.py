@@ -56,5 +56,6 @@ def local_power(
             replies = engine.map(PowerSteps(Z, p, send_basis=True), engine.anchor_first())
             aligned = to_first((reply.pair() for reply in replies), rotate)
             Y = fold(map(Product, aligned), len(engine.rows)).product
-        state = State(orth(Y).astype(Z.dtype, copy=False), state.round + 1, state.steps + p)
+        basis = orth(Y, overwrite=True).astype(Z.dtype, copy=False)
+        state = State(basis, state.round + 1, state.steps + p)
         yield state

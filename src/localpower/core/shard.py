@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ Piece: TypeAlias = Any  # rows in memory, or `Stored` or `StoredCSR`
 
 MIN_BLOCK_ROWS = 32
 BLOCK_ENTRIES = 1 << 18  # of a sparse block; more where columns are many
+MOST = 1 << 62  # bytes, rows or columns: more is nonsense, and would overflow
 STRETCH = 16  # blocks that are read at once from a file with columns one after the other
 
 
@@ -37,37 +39,72 @@ class Stored:
     stamp: tuple[int, int]
     height: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse what no file holds, so that nothing is allocated for it."""
+        if not isinstance(self.path, str) or not self.path or "\0" in self.path:
+            raise DataError(f"{self.path!r:.200} is no path of a file")
+        lengths = self.shape if isinstance(self.shape, tuple) else (None,)
+        stamped = isinstance(self.stamp, tuple) and len(self.stamp) == 2
+        numbers = (self.offset, self.height, *lengths, self.stamp[0] if stamped else None)
+        if (
+            not all(type(number) is int and 0 <= number < MOST for number in numbers)
+            or not isinstance(self.dtype, np.dtype)
+            or self.dtype.kind not in "fiubc"
+            or math.prod(max(length, 1) for length in self.shape) * self.dtype.itemsize >= MOST
+            or (self.height and (len(self.shape) != 2 or self.shape[0] > self.height))
+        ):
+            raise DataError(f"{self.path}: no file holds {self.shape!r:.200} of {self.dtype!s:.50}")
+        if self._end() > self.stamp[0]:
+            raise DataError(f"{self.path} ends before its rows do; write it again")
+
+    def _end(self) -> int:
+        """Place in the file after the last entry."""
+        if not self.nbytes or not self.height:
+            return self.offset + self.nbytes
+        rows, columns = self.shape
+        return self.offset + ((columns - 1) * self.height + rows) * self.dtype.itemsize
+
     @property
     def nbytes(self) -> int:
         """What reading all of it takes."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def cut(self, start: int, stop: int) -> Stored:
         """Return the part from `start` to `stop`; nothing is read."""
-        width = 1 if self.height else int(np.prod(self.shape[1:], dtype=np.int64))
+        width = 1 if self.height else math.prod(self.shape[1:])
         offset = self.offset + start * width * self.dtype.itemsize
         return replace(self, offset=offset, shape=(stop - start, *self.shape[1:]))
 
     def read(self) -> NDArray[Any]:
         """Read all of it."""
-        if not self.height:
-            out = np.empty(self.shape, self.dtype)
-            with self._open() as stream:
+        if not self.nbytes:
+            return np.empty(self.shape, self.dtype)
+        with self._open() as stream:  # which tells that there is so much to read
+            if not self.height:
+                out = np.empty(self.shape, self.dtype)
                 self._fill(stream, self.offset, out)
-            return out
-        rows, columns = self.shape
-        out = np.empty((columns, rows), self.dtype)
-        with self._open() as stream:
-            for j in range(columns):
-                self._fill(stream, self.offset + j * self.height * self.dtype.itemsize, out[j])
-        return out.T
+                return out
+            out = np.empty(self.shape[::-1], self.dtype)
+            for j, column in enumerate(out):
+                self._fill(stream, self.offset + j * self.height * self.dtype.itemsize, column)
+            return out.T
 
     def _open(self) -> IO[bytes]:
-        stream = open(self.path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
-        if stamp(stream.fileno()) != self.stamp:
+        try:
+            self._check(self.path)  # before it is opened: a pipe would wait for a writer
+            stream = open(self.path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+        except OSError as error:
+            raise DataError(f"{self.path}: {error.strerror}; leave files where they are") from error
+        try:
+            self._check(stream.fileno())
+        except DataError:
             stream.close()
-            raise DataError(f"{self.path} was changed while it was in use; leave it, and run again")
+            raise
         return stream
+
+    def _check(self, file: int | str) -> None:
+        if stamp(file) != self.stamp:
+            raise DataError(f"{self.path} was changed while it was in use; leave it, and run again")
 
     def _fill(self, stream: IO[bytes], offset: int, out: NDArray[Any]) -> None:
         stream.seek(offset)
@@ -93,6 +130,21 @@ class StoredCSR:
     first: int
     last: int
     base: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        parts = self.data, self.indices, self.indptr
+        numbers = self.columns, self.first, self.last, self.base
+        if not all(isinstance(part, Stored) and len(part.shape) == 1 for part in parts):
+            raise DataError("a CSR matrix that is not made of three vectors")
+        if (
+            not all(type(number) is int and 0 <= number < MOST for number in numbers)
+            or not self.first <= self.last <= self.data.shape[0]
+            or self.data.shape != self.indices.shape
+            or not self.indptr.shape[0]
+            or {self.indices.dtype.kind, self.indptr.dtype.kind} != {"i"}
+        ):
+            raise DataError(f"{self.indptr.path}: index pointers outside of the entries")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -124,19 +176,19 @@ class StoredCSR:
         """Read all of it, and refuse what is no CSR matrix."""
         from scipy.sparse import csr_array
 
-        indptr = self.indptr.read() - self.first
-        if self.first < 0 or not self.first <= self.last <= self.data.shape[0] or indptr[0] != 0:
-            raise DataError(f"{self.indptr.path}: index pointers outside of the entries")
-        indices = self.indices.cut(self.first, self.last).read()
+        indptr = self.indptr.read().astype(np.int64) - self.first
         small = max(self.columns, self.nnz) < np.iinfo(np.int32).max
         kind = np.dtype(np.int32 if small else np.int64)
         try:
-            parts = (self.data.cut(self.first, self.last).read(), indices.astype(kind, copy=False))
+            indices = _narrowed(self.indices.cut(self.first, self.last).read(), kind)
             if self.base:
-                np.subtract(parts[1], self.base, out=parts[1])
-            matrix = csr_array((*parts, indptr.astype(kind)), shape=self.shape)
+                np.subtract(indices, self.base, out=indices)
+            parts = self.data.cut(self.first, self.last).read(), indices, _narrowed(indptr, kind)
+            matrix = csr_array(parts, shape=self.shape)
             check_compressed(matrix)
-        except ValueError as error:
+        except DataError:
+            raise
+        except (OverflowError, ValueError) as error:
             raise DataError(f"{self.indices.path}: not a CSR matrix ({error})") from error
         if not matrix.has_canonical_format:
             matrix.sum_duplicates()
@@ -244,6 +296,13 @@ def is_stored(piece: Any) -> bool:
 def is_sparse(piece: Any) -> bool:
     """Tell sparse rows from dense ones, in memory or not."""
     return not isinstance(piece, np.ndarray | Stored)
+
+
+def _narrowed(numbers: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+    narrow = numbers.astype(kind, copy=False)
+    if narrow is not numbers and (narrow != numbers).any():
+        raise ValueError("an index beyond the columns or entries")
+    return narrow
 
 
 def _load(piece: Any, read: Callable[[int], None]) -> Any:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS
-from localpower.core.linalg import Array, orth, orth_step, qr
+from localpower.core.linalg import Array, orth_step, qr
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.moments import Moments, moments
 
@@ -172,7 +172,7 @@ class LeftVectors(Task[Rows]):
 
     def __call__(self, matrix: LocalMatrix) -> Rows:
         T = matrix.apply(self.basis).astype(np.float64, copy=False)
-        return Rows((orth(T) @ self.rotation).astype(matrix.dtype, copy=False))
+        return Rows((qr(T)[0] @ self.rotation).astype(matrix.dtype, copy=False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,6 +26,7 @@ MAGIC = b"LPW1"
 PREFIX = struct.Struct("<4sI")
 MAX_HEADER = 1 << 24
 ARRAY_TYPES = {np.dtype(kind).newbyteorder("<").str for kind in "efdbhiqBHIQ?"}
+FILE_TYPES = ARRAY_TYPES | {np.dtype(kind).newbyteorder(">").str for kind in ARRAY_TYPES}
 
 MESSAGES: dict[str, type] = {
     kind.__name__: kind
@@ -110,6 +111,8 @@ def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.dtype):
+        if value.str not in FILE_TYPES:
+            raise TypeError(f"{value} cannot be sent")
         return {"dtype": value.str}
     if isinstance(value, tuple | list):
         return {"list": [_to_tree(item, arrays) for item in value]}
@@ -130,7 +133,7 @@ def _from_tree(tree: Any, arrays: list[np.ndarray[Any, Any]], files: bool) -> An
     if "list" in tree:
         return tuple(_from_tree(item, arrays, files) for item in tree["list"])
     if "dtype" in tree:
-        return np.dtype(_known_type(tree["dtype"]))
+        return np.dtype(_known_type(tree["dtype"], FILE_TYPES))
     if "type" in tree:
         if tree["type"] in FILES and not files:
             raise ValueError("files are not read for others")
@@ -156,8 +159,8 @@ def _csr(data: Any, indices: Any, indptr: Any, shape: tuple[int, ...]) -> Any:
     return matrix
 
 
-def _known_type(kind: Any) -> str:
-    if kind not in ARRAY_TYPES:
+def _known_type(kind: Any, known: set[str] = ARRAY_TYPES) -> str:
+    if kind not in known:
         raise ValueError(f"array type {kind!r}")
     return str(kind)
 

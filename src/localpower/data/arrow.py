@@ -31,7 +31,7 @@ def read_parquet(path: Path, options: Options) -> Iterator[Block]:
 
     with (
         refusing_damage(path, "Parquet", "pyarrow.parquet.write_table"),
-        pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file,
+        pq.ParquetFile(path, page_checksum_verification=True) as file,
     ):
         plan = plan_of(pa, file.schema_arrow, options, path)
         yield from batch_blocks(pa, _row_groups(file, plan), plan)
@@ -126,8 +126,11 @@ def batch_blocks(pa: ModuleType, batches: Iterable[Any], plan: Plan) -> Iterator
             labels = None
             if plan.label is not None:
                 labels = _labels(pa, batch.column(plan.label), plan, row)
-            yield [_view(pa, batch.column(name), name, plan, row) for name in plan.names], labels
+            columns = [_view(pa, batch.column(name), name, plan, row) for name in plan.names]
             row += batch.num_rows
+            del batch  # or two would be in memory when the next one is read
+            yield columns, labels
+            columns.clear()
 
     yield from column_blocks(parts(), plan.names, plan.dtype)
 
@@ -252,7 +255,7 @@ def _check_end(path: Path) -> None:
 
 
 def _row_groups(file: Any, plan: Plan) -> Iterator[Any]:
-    """Batches of at most `BATCH_BYTES`, whatever number of rows a row group declares.
+    """Row groups of at most `BATCH_BYTES` whole, which is faster, others in batches of that size.
 
     Metadata of single columns are not looked at: pyarrow aborts the process if they are damaged.
     """
@@ -260,9 +263,15 @@ def _row_groups(file: Any, plan: Plan) -> Iterator[Any]:
     rows = max(1, BATCH_BYTES // (8 * len(names)))
     for i in range(file.num_row_groups):
         declared, found = file.metadata.row_group(i).num_rows, 0
-        for batch in file.iter_batches(rows, row_groups=[i], columns=names):
+        if 0 <= declared <= rows:
+            batches = file.read_row_group(i, columns=names).to_batches()
+        else:
+            batches = file.iter_batches(rows, row_groups=[i], columns=names)
+        for batch in batches:
             found += batch.num_rows
             yield batch
+            del batch
+        del batches
         if found != declared:
             raise ValueError(f"row group {i} has {found} rows, not {declared}")
 

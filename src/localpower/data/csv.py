@@ -272,7 +272,8 @@ def _parse_fast(data: bytes, layout: Layout) -> Parsed | None:
         data = _single_blanks(data)
     parsed = _parse_plain(data, layout, pa)
     if parsed is None:
-        data = NO_ROW.sub(b"", data)
+        if b"#" in data or b"\n\n" in data or data.startswith(b"\n"):
+            data = NO_ROW.sub(b"", data)
         parsed = _parse_plain(data, layout, pa) if pa is None else _parse_quoted(data, layout, pa)
     if parsed is None:
         return None

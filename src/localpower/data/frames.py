@@ -137,6 +137,8 @@ def _sparse_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:
         with np.errstate(over="ignore", invalid="ignore"):
             rows = csr_array(columns.of(part).astype(columns.dtype))
         rows.sum_duplicates()
+        if max(rows.nnz, rows.shape[1]) < np.iinfo(np.int32).max:  # what compiled kernels take
+            rows.indices, rows.indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
         yield Block(rows, labels)
 
 

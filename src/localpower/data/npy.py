@@ -27,7 +27,7 @@ MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
 CHUNK = 1 << 22
 BOMB_BYTES, BOMB_RATIO = 1 << 26, 200
-SPARSE = {"data", "indices", "indptr", "shape", "format"}
+SPARSE = {"data", "shape", "format"}
 
 
 def open_npy(path: Path) -> Stored:
@@ -61,9 +61,12 @@ def read_header(
             if read is None:
                 raise ValueError(f"format version {version}")
             shape, fortran, kind = read(stream, max_header_size=MAX_HEADER)
+    except (zipfile.BadZipFile, zlib.error):  # damage to what the header is packed in
+        raise
     except Exception as error:  # a header is Python source; what its parser raises is not bounded
         raise DataError(
-            f"{name}: not a .npy file of numbers ({error!s:.200}); write it again with numpy.save"
+            f"{name}: not a complete .npy file of numbers ({error!s:.200}); write it again with "
+            "numpy.save"
         ) from error
     if kind.hasobject or kind.kind not in kinds or kind.subdtype is not None:
         raise DataError(
@@ -75,8 +78,8 @@ def read_header(
         count *= length
     if min(shape, default=0) < 0 or stream.tell() + count * kind.itemsize > size:
         raise DataError(
-            f"{name}: the header declares {shape} of {kind}, more than the file's {size} bytes "
-            "hold; it was cut off: write it again"
+            f"{name}: not a complete .npy file, for its header declares {shape!s:.200} of {kind} "
+            f"where there are {size} bytes; write it again"
         )
     return kind, shape, fortran
 
@@ -85,14 +88,15 @@ def stored_memmap(array: np.memmap[Any, Any]) -> Stored | None:
     """Say where in which file the entries of a mapped array stand; None if they do not."""
     item = array.dtype.itemsize
     rows = array.ndim == 2 and array.flags.c_contiguous
-    columns = array.ndim == 2 and array.strides[0] == item and array.strides[1] >= item
+    columns = array.ndim == 2 and array.strides[0] == item and array.strides[1] % item == 0
+    columns = columns and array.strides[1] >= item * array.shape[0]
     usable = array.mode != "c" and array.filename and os.path.exists(array.filename)
     if not usable or not array.size or not (rows or columns) or array.dtype.kind not in "fiub":
         return None
     if array.mode != "r":
         array._mmap.flush()  # type: ignore[attr-defined]
     start = np.frombuffer(array._mmap, np.uint8).ctypes.data  # type: ignore[attr-defined]
-    offset = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    offset = int(array.offset) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     offset += array.ctypes.data - start
     height = 0 if rows else array.strides[1] // item
     path = str(array.filename)
@@ -145,6 +149,8 @@ def _open_sparse(archive: zipfile.ZipFile, path: Path, room: Room) -> Any:
     ):
         raise DataError(f"{path}: the parts of its sparse matrix do not belong together")
     last = int(indptr.cut(shape[0], shape[0] + 1).read()[0])
+    if not 0 <= last <= data.shape[0]:
+        raise DataError(f"{path}: index pointers outside of the entries")
     return StoredCSR(data, indices, indptr, shape[1], 0, last)
 
 

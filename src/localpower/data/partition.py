@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
+from localpower.core.kernels import BLOCK_BYTES
 from localpower.core.shard import Shard, cut, is_stored
 from localpower.data.blocks import Block
 from localpower.data.source import ROWS_SHARE, Source
-from localpower.data.spool import Spool
+from localpower.data.spool import Room, Spool, size_of
 
 Numbers = NDArray[np.intp]
 STRETCHES = 64  # per shard, that rows in files are shuffled by
@@ -23,10 +24,14 @@ MIN_STRETCH = 1 << 18  # bytes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Shards, and the original number of each of their rows if their order was changed."""
+    """Shards, and the original number of each of their rows if their order was changed.
+
+    `room` has the temporary files of rows that were brought together for it.
+    """
 
     shards: tuple[Shard, ...]
     order: Numbers | None = None
+    room: Room | None = None
 
     def original_row(self, number: int) -> int:
         """Return the number, in the data as given, of a row counted in shard order."""
@@ -131,7 +136,9 @@ def _default_workers(source: Source, at_once: int) -> int:
         return len(source.tables)
     count = at_once
     if not _fits(source):
-        count = -(-source.stored * at_once // _room_for_rows(source))
+        room = _room_for_rows(source) * 9 // 10  # rows of sparse data are not equally long
+        held = max(1, room // at_once * source.rows // source.stored)
+        count = -(-source.rows // held)
         count = -(-count // at_once) * at_once
     return max(1, min(count, source.rows))
 
@@ -146,8 +153,11 @@ def _fits(source: Source) -> bool:
 
 
 def _of(shards: Sequence[tuple[Any, ...]], source: Source, at_once: int) -> Partition:
-    """Make shards of pieces, and decide how long they keep what they read."""
-    limit = max(source.memory // (8 * at_once), 1 << 20)
+    """Make shards of pieces, and decide how long they keep what they read.
+
+    Blocks do not depend on the engine; nor on memory, unless rows are very wide.
+    """
+    limit = max(source.memory // 32, BLOCK_BYTES)
     plain = [Shard(pieces, source.columns, source.dtype, limit=limit) for pieces in shards]
     room, largest = _room_for_rows(source), max(shard.stored for shard in plain)
     if sum(shard.stored for shard in plain) <= room:
@@ -179,7 +189,7 @@ def _stretches(source: Source, workers: int) -> list[tuple[int, int]]:
     first = 0
     for piece in source.pieces:
         rows = piece.shape[0]
-        least = -(-MIN_STRETCH * rows // max(piece.nbytes, 1))
+        least = -(-MIN_STRETCH * rows // max(size_of(piece), 1))
         step = max(1, least, source.rows // (workers * STRETCHES))
         found += [(first + i, first + min(i + step, rows)) for i in range(0, rows, step)]
         first += rows
@@ -191,16 +201,21 @@ def _assigned(source: Source, shard: Numbers, workers: int, at_once: int) -> Par
     parts = [np.flatnonzero(shard == number) for number in range(workers)]
     if _fits(source):
         return _gathered(source, parts, at_once)
-    spools = [Spool(source.room) for _ in range(workers)]
+    room = source.room.files_within()
+    spools = [Spool(room) for _ in range(workers)]
     whole = Shard(source.pieces, source.columns, source.dtype)
     first = 0
-    for block in whole.blocks():
-        to = shard[first : (first := first + block.shape[0])]
-        for number in np.unique(to):
-            spools[number].add(Block(block[to == number]), "data")
+    try:
+        for block in whole.blocks():
+            to = shard[first : (first := first + block.shape[0])]
+            for number in np.unique(to):
+                spools[number].add(Block(block[to == number]), "data")
+    finally:
+        for spool in spools:
+            spool.close()
     tables = [spool.table(raw=False) for spool in spools]
     cut_up = _of([table.pieces for table in tables], source, at_once)
-    return replace(cut_up, order=np.concatenate(parts))
+    return replace(cut_up, order=np.concatenate(parts), room=room)
 
 
 def _gathered(source: Source, parts: Sequence[Numbers], at_once: int) -> Partition:

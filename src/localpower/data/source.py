@@ -335,7 +335,8 @@ def _file(path: Path, options: Options, room: Room) -> Table:
         if not isinstance(found, tuple):
             return cached(path, options, found, room, False)
         offset, dtype, shape = found
-        piece: Any = Stored(str(path), offset, dtype, shape, stamp(path))
+        lengths = tuple(int(length) for length in shape)
+        piece: Any = Stored(str(path), int(offset), dtype, lengths, stamp(path))
     elif kind == "npz" and _suffix(path) == ".zarr":
         return cached(path, options, read_zarr(path, options), room, False)
     else:
@@ -373,7 +374,7 @@ def _matrix(data: Any, name: str, room: Room) -> Any:
     if np.ma.is_masked(array):
         raise DataError(f"{name} has masked entries: fill in values, or leave out their rows")
     if isinstance(array, np.memmap) and (stored := stored_memmap(array)) is not None:
-        return stored
+        return _matrix(stored, name, room)
     if array.dtype.itemsize > 8:
         with np.errstate(over="ignore"):  # what is too large is found as infinity later
             array = array.astype(np.float64)
@@ -422,7 +423,7 @@ def _settle(tables: list[Table], columns: int, options: Options) -> list[Table]:
         base = 0 if options.zero_based else 1
     if lowest < base:
         raise DataError("zero_based=False, but an index 0 occurs; leave it out or say True")
-    widest = max(columns, *(table.columns - (base if table.lowest is not None else 0)
+    widest = max(int(columns), *(table.columns - (base if table.lowest is not None else 0)
                             for table in tables))  # fmt: skip
     return [table if table.lowest is None else table.settled(base, widest) for table in tables]
 

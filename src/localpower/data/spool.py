@@ -41,6 +41,13 @@ class Room:
         self.cache = None if cache is None else Path(cache)
         self._folder: Path | None = None
         self._files = 0
+        self._inner: weakref.WeakSet[Room] = weakref.WeakSet()
+
+    def files_within(self) -> Room:
+        """Return a room for files only, which is closed with this one or when it is garbage."""
+        inner = Room(0)
+        self._inner.add(inner)
+        return inner
 
     def file(self, size: int) -> Path:
         """Name a new temporary file, for `size` bytes."""
@@ -54,6 +61,8 @@ class Room:
 
     def close(self) -> None:
         """Remove the temporary files."""
+        for inner in self._inner:
+            inner.close()
         if self._folder is not None:
             self._end()
             self._folder = None
@@ -81,10 +90,7 @@ class Table:
 
 def keep(blocks: Iterable[Block], room: Room, name: str, raw_indices: bool = False) -> Table:
     """Take all blocks in and return them as a table; temporary files where memory is full."""
-    spool = Spool(room)
-    for block in blocks:
-        spool.add(block, name)
-    return spool.table(raw_indices)
+    return Spool(room).filled(blocks, name).table(raw_indices)
 
 
 def cached(path: Path, options: Options, blocks: Iterable[Block], room: Room, raw: bool) -> Table:
@@ -94,13 +100,13 @@ def cached(path: Path, options: Options, blocks: Iterable[Block], room: Room, ra
     identity = repr((FORMAT, str(path.resolve()), stamp(path), astuple(options)))
     folder = room.cache / hashlib.sha256(identity.encode()).hexdigest()[:32]
     if not (folder / "table.json").exists():
-        part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
-        part.mkdir(parents=True, exist_ok=True)
+        room.cache.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(".part", f"{folder.name}.", room.cache))
         try:
-            spool = Spool(Room(0), part)
-            for block in blocks:
-                spool.add(block, str(path))
-            _write_description(part, spool.table(raw))
+            table = Spool(Room(0), part).filled(blocks, str(path)).table(raw)
+            if not table.pieces:
+                return table
+            _write_description(part, table)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(part, folder)
         finally:
@@ -135,6 +141,21 @@ class Spool:
         self.dtype: np.dtype[Any] | None = None
         self.names: tuple[str, ...] | None = None
 
+    def filled(self, blocks: Iterable[Block], name: str) -> Spool:
+        """Take all blocks in; close the files if one cannot be had."""
+        try:
+            for block in blocks:
+                self.add(block, name)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Close the files; what they hold stays."""
+        for stream in self.files:
+            stream.close()
+
     def add(self, block: Block, name: str) -> None:
         """Take a block in; `name` is for complaints."""
         rows = block.rows
@@ -157,7 +178,7 @@ class Spool:
         self._take(rows.astype(np.promote_types(rows.dtype, self.dtype), copy=False))
 
     def _take(self, rows: Any) -> None:
-        size = _size(rows)
+        size = size_of(rows)
         if not self.files and (size > self.room.left or self.folder is not None):
             self._open()
         if self.files:
@@ -177,7 +198,7 @@ class Spool:
         held, self.held = self.held, []
         while held:
             rows = held.pop(0)
-            self.room.left += _size(rows)
+            self.room.left += size_of(rows)
             self._write(rows)
 
     def _write(self, rows: Any) -> None:
@@ -197,10 +218,10 @@ class Spool:
     def table(self, raw: bool) -> Table:
         """Return all that was taken in; `raw` if column numbers are still as in the text."""
         labels = join_labels(self.labels) if self.labels else None
-        for stream in self.files:
-            stream.close()
+        self.close()
         pieces = (self._stored(),) if self.files else tuple(self.held)
-        return Table(pieces, self.columns, labels, self.names, (self.lowest or 0) if raw else None)
+        lowest = 1 if self.lowest is None else self.lowest  # without entries, either count will do
+        return Table(pieces, self.columns, labels, self.names, lowest if raw else None)
 
     def _stored(self) -> Any:
         """Describe what was written."""
@@ -215,8 +236,9 @@ class Spool:
         return StoredCSR(data, indices, indptr, self.columns, 0, self.entries)
 
 
-def _size(rows: Any) -> int:
-    if isinstance(rows, np.ndarray):
+def size_of(rows: Any) -> int:
+    """Bytes that rows take, in memory or in files."""
+    if isinstance(rows, np.ndarray | Stored | StoredCSR):
         return rows.nbytes
     return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)
 
@@ -257,9 +279,13 @@ def _read_description(folder: Path) -> Table:
             piece = StoredCSR(*parts, columns, 0, entries)
         labels = folder / "labels.npy"
         found = np.load(labels, allow_pickle=False) if labels.exists() else None
-        names = content["names"] and tuple(content["names"])
-        return Table((piece,), columns, found, names, content["lowest"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        names, lowest = content["names"] and tuple(content["names"]), content["lowest"]
+        if found is not None and found.shape != (rows,):
+            raise ValueError(f"labels of shape {found.shape}")
+        if lowest is not None and type(lowest) is not int:
+            raise ValueError(f"lowest is {lowest!r}")
+        return Table((piece,), columns, found, names, lowest)
+    except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}: a damaged cache ({error}); delete that folder") from error
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
 from localpower.data.blocks import Block, Options
-from localpower.data.text import Chunk, arrow, parse_in_order, read_chunks, show
+from localpower.data.text import Chunk, arrow, count_lines, parse_in_order, read_chunks, show
 
 MAX_INDEX = 2**31 - 2  # indices are kept as int32
 MARK = MAX_INDEX + 1  # stands for the index before a label
@@ -86,20 +86,27 @@ def _parse(chunk: Chunk, labelled: bool, dtype: np.dtype[Any], path: Path) -> En
 
 
 def _parse_fast(data: bytes, labelled: bool, dtype: np.dtype[Any]) -> Entries | None:
-    """Parse plain lines at once; None if any needs a closer look.
+    """Parse plain lines at once; None if any needs a closer look."""
+    entries = _parse_words(data, b"\n:" if labelled else b"\n:0\n", dtype)
+    if entries is not None and not labelled and not entries.counts.all():
+        return None  # an empty line is no row
+    return entries
+
+
+def _parse_words(data: bytes, start: bytes, dtype: np.dtype[Any]) -> Entries | None:
+    """Parse lines once `start` stands for each newline.
 
     Each word goes to a line of its own, labels as ``:label``: these two columns are what libraries
     parse fastest. Every line has one such label at least, so if there are as many as lines, no
     entry lacks its index.
     """
-    start = b"\n:" if labelled else b"\n:0\n"
     words = (start + data[:-1].replace(b"\n", start)).translate(WORD_A_LINE)
     columns = _columns(words)
     if columns is None:
         return None
     index, value, is_label = columns
     at = np.flatnonzero(is_label)
-    if len(at) != data.count(b"\n"):
+    if len(at) != count_lines(data) or not np.isfinite(value).all():
         return None
     counts = np.diff(at, append=len(index)) - 1
     return _entries(counts, index[~is_label], value[~is_label], value[at], dtype)
@@ -115,6 +122,8 @@ def _columns(words: bytes) -> Columns | None:
 
 
 def _columns_arrow(words: bytes, pa: Any) -> Columns | None:
+    if b"x" in words or b"X" in words:
+        return None  # hexadecimal indices would be taken
     types = {"index": pa.int32(), "value": pa.float64()}
     read = pa.csv.ReadOptions(
         use_threads=False, block_size=len(words) + 1, column_names=list(types)
@@ -195,7 +204,7 @@ def _parse_tidied(data: bytes, labelled: bool, dtype: np.dtype[Any]) -> Entries 
     if not rows:
         return Entries(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, dtype), labels)
     text = b"\n".join([rest for _, rest in rows]) + b"\n"
-    entries = _parse_fast(text, False, dtype)
+    entries = _parse_words(text, b"\n:0\n", dtype)
     return None if entries is None else entries._replace(labels=labels)
 
 
@@ -217,7 +226,7 @@ def _split(line: bytes, labelled: bool) -> tuple[bytes, bytes] | None:
 def _check_label(label: bytes) -> None:
     """Refuse a first word that is not a number, or several with commas between."""
     try:
-        for part in label.split(b","):
+        for part in label.replace(b"_", b"?").split(b","):
             float(part)
     except ValueError:
         raise ValueError(f"{show(label)} stands where the label should") from None

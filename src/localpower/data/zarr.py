@@ -37,6 +37,7 @@ WRITER = "zarr.save_array"
 
 def read_zarr(path: Path, options: Options) -> Iterator[Block]:
     """Yield the rows of the one 2-D array in a store, or of the one that `options.key` names."""
+    os.stat(path)  # the system's own error if there is nothing
     with refusing_damage(path, "Zarr", WRITER):
         found = _find(path)
         name = _pick(path, found, options.key)

@@ -1,8 +1,8 @@
 """Shards in operating-system processes of their own, on this machine.
 
 Workers are fresh interpreters that speak `core.wire` over their standard streams: scripts need no
-``if __name__ == "__main__"``, nothing is pickled, rows are sent once (mapped files not at all), and
-a worker ends by itself when the coordinator does.
+``if __name__ == "__main__"``, nothing is pickled, rows are sent once (those in files not at all),
+and a worker ends by itself when the coordinator does.
 """
 
 from __future__ import annotations

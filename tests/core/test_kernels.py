@@ -1,0 +1,166 @@
+"""Compiled kernels and their numpy stand-ins compute what they say, at every size and type."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from localpower.core import kernels
+from localpower.core.local_matrix import LocalMatrix
+from localpower.core.shard import Shard
+
+TYPES = [np.float32, np.float64]
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def which(request, monkeypatch):
+    """Run a test with either; the compiled ones are built wherever there is a compiler."""
+    if request.param == "numpy":
+        monkeypatch.setattr(kernels, "LIBRARY", None)
+    elif kernels.LIBRARY is None:
+        pytest.skip("the kernels were not compiled: no C compiler when the package was built")
+    return request.param
+
+
+def test_the_kernels_are_compiled_where_there_is_a_compiler():
+    if shutil.which("cc") is None and shutil.which("gcc") is None:
+        pytest.skip("there is no C compiler")
+    assert kernels.LIBRARY is not None
+
+
+def product(Z, shift, *blocks):
+    kernel = kernels.GramProduct(Z, shift)
+    for block in blocks:
+        kernel.add(block)
+    return kernel.result()
+
+
+def expected(Z, shift, *blocks):
+    """The definition, in float64."""
+    rows = np.vstack([b if isinstance(b, np.ndarray) else b.toarray() for b in blocks])
+    rows = rows.astype(float) - (0.0 if shift is None else shift.astype(float))
+    T = rows @ Z.astype(float)
+    # what the sums would be without cancellation: the yardstick of rounding errors
+    size = np.abs(rows).T @ (np.abs(rows) @ np.abs(Z.astype(float)))
+    return rows.T @ T, size
+
+
+def close(found, exact, size, dtype):
+    """Within a few roundings, of sums of the magnitudes that were summed."""
+    eps = np.finfo(dtype).eps
+    return (np.abs(found - exact) <= 40 * eps * np.maximum(size, np.finfo(dtype).tiny)).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("columns", [1, 3, 100, 255, 256, 257, 600])
+@pytest.mark.parametrize("width", [1, 3, 4, 5, 8, 10, 12, 13, 16, 17, 24, 25, 40])
+@pytest.mark.parametrize("centred", [False, True])
+def test_products_are_those_of_the_definition_at_every_width(which, dtype, columns, width, centred):
+    rng = np.random.default_rng([columns, width])
+    rows = [1, 2, 7, 13, 48, 49, 101][width % 7]
+    X = rng.standard_normal((rows, columns)).astype(dtype)
+    Z = rng.standard_normal((columns, width)).astype(dtype)
+    shift = rng.standard_normal(columns).astype(dtype) if centred else None
+    sparse_X = sparse.csr_array(np.where(rng.random(X.shape) < 0.3, X, 0))
+    for blocks in ([X], [sparse_X], [X, sparse_X, X[:1]]):
+        assert close(product(Z, shift, *blocks), *expected(Z, shift, *blocks), dtype)
+
+
+@given(rows=st.integers(1, 120), columns=st.integers(1, 40), width=st.integers(1, 33),
+       seed=st.integers(0, 2**32 - 1))  # fmt: skip
+def test_nothing_outside_of_the_arrays_is_touched(rows, columns, width, seed):
+    """The arrays stand in the middle of larger ones, whose rest is NaN and stays so."""
+    rng = np.random.default_rng(seed)
+
+    def embedded(values):
+        room = np.full(values.size + 128, np.nan)
+        room[64 : 64 + values.size] = values.ravel()
+        return room[64 : 64 + values.size].reshape(values.shape)
+
+    X, Z = embedded(rng.standard_normal((rows, columns))), rng.standard_normal((columns, width))
+    found = product(embedded(Z), None, X)
+    assert close(found, *expected(Z, None, X), float)
+    found = product(embedded(Z), None, sparse.csr_array(X))
+    assert close(found, *expected(Z, None, X), float)
+
+
+def test_matrices_with_long_indices_and_empty_rows_are_multiplied(which):
+    X = sparse.csr_array(np.diag([0.0, 2.0, 0.0, 3.0]))
+    X.indptr, X.indices = X.indptr.astype(np.int64), X.indices.astype(np.int64)
+    np.testing.assert_array_equal(product(np.eye(4), None, X), np.diag([0.0, 4.0, 0.0, 9.0]))
+    none = sparse.csr_array((3, 4))
+    assert not product(np.eye(4), None, none).any()
+
+
+def test_blocks_of_another_type_or_width_are_refused():
+    with pytest.raises(TypeError, match="float32"):
+        product(np.eye(3), None, np.ones((2, 3), np.float32))
+    with pytest.raises(TypeError, match=r"\(2, 4\)"):
+        product(np.eye(3), None, np.ones((2, 4)))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_deviations_do_not_drown_in_a_large_mean(which, dtype, offset):
+    rng = np.random.default_rng(0)
+    X = (rng.standard_normal((1000, 7)) + offset).astype(dtype)
+    exact = X.astype(np.longdouble)
+    mean, m2 = kernels.deviations(X, 0.5)
+    np.testing.assert_allclose(mean, exact.mean(axis=0) / 2, rtol=1e-14)
+    spread = np.square(exact - exact.mean(axis=0)).sum(axis=0) / 4
+    np.testing.assert_allclose(m2, spread.astype(float), rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_extremes_are_exact_and_refuse_what_is_not_finite(which, dtype):
+    X = np.random.default_rng(0).standard_normal((50, 9)).astype(dtype)
+    low, high = kernels.extremes(X)
+    np.testing.assert_array_equal(low, X.min(axis=0))
+    np.testing.assert_array_equal(high, X.max(axis=0))
+    for value in (np.nan, np.inf, -np.inf):
+        for at in ((0, 0), (49, 8), (20, 3)):
+            bad = X.copy()
+            bad[at] = value
+            assert kernels.extremes(bad) is None
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_shard_forms_its_gram_matrix_only_where_that_is_cheaper(dtype):
+    def choice(rows, columns, products, width=5):
+        matrix = LocalMatrix(Shard((np.ones((rows, columns), dtype),), columns, np.dtype(dtype)))
+        matrix.prepare(None, 1.0, products=products, width=width)
+        return matrix.kernel
+
+    assert choice(1000, 50, products=100) == "gram"
+    assert choice(1000, 50, products=1) == "products"
+    assert choice(1000, 500, products=10) == "products"
+    assert choice(40, 50, products=1000) == "products"  # larger than the rows themselves
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_both_kernels_of_a_shard_agree(dtype):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 20)).astype(dtype) + 3
+    Z = np.linalg.qr(rng.standard_normal((20, 4)))[0].astype(dtype)
+    matrix = LocalMatrix(Shard((X,), 20, np.dtype(dtype)))
+    found = []
+    for products in (0, 1000):
+        matrix.prepare(X.mean(axis=0), rng.random(20) * 0 + 0.5, products=products, width=4)
+        found.append(matrix.product(Z))
+    assert matrix.kernel == "gram"
+    assert np.abs(found[0] - found[1]).max() <= 100 * np.finfo(dtype).eps * np.abs(found[0]).max()
+
+
+def test_numpy_does_the_work_when_told_to():
+    code = "from localpower.core import kernels; print(kernels.LIBRARY)"
+    environment = {**os.environ, "LOCALPOWER_KERNELS": "numpy"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "None"
