@@ -28,6 +28,7 @@ from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Shard
 
 CORES = len(os.sched_getaffinity(0))
+PAUSE = 0.1  # seconds; OpenBLAS's threads keep a core busy for a while after their work
 CASES = [
     ("dense", 500_000, 100, 10, "float64", None),
     ("dense", 500_000, 100, 10, "float32", None),
@@ -43,23 +44,25 @@ CASES = [
 ]
 
 
-def best(calls: list[Callable[[], object]], repeats: int) -> list[float]:
-    """Seconds of each call, taken in turns; the best of `repeats`."""
-    times = [[] for _ in calls]
+def best(calls: dict[Callable[[], object], int], repeats: int) -> list[float]:
+    """Seconds of each call with so many BLAS threads, taken in turns; the best of `repeats`."""
+    times = {call: [] for call in calls}
     for _ in range(repeats):
-        for taken, call in zip(times, calls, strict=True):
-            start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
-    return [min(taken) for taken in times]
+        for call, threads in calls.items():
+            with threadpool_limits(threads, "blas"):
+                time.sleep(PAUSE)
+                start = time.perf_counter()
+                call()
+                times[call].append(time.perf_counter() - start)
+    return [min(taken) for taken in times.values()]
 
 
 def gemm_rate(dtype: str, repeats: int) -> float:
     """Operations a second of one large matrix product per core, all cores at once."""
     size = 1500
     A = np.ones((size, size), dtype)
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(CORES) as pool:
-        (seconds,) = best([lambda: list(pool.map(lambda _: A @ A, range(CORES)))], repeats)
+    with ThreadPoolExecutor(CORES) as pool:
+        (seconds,) = best({lambda: list(pool.map(lambda _: A @ A, range(CORES))): 1}, repeats)
     return CORES * 2 * size**3 / seconds
 
 
@@ -68,7 +71,7 @@ def bandwidth(repeats: int) -> float:
     A = np.ones(CORES << 25)
     parts = np.split(A, CORES)
     with ThreadPoolExecutor(CORES) as pool:
-        (seconds,) = best([lambda: list(pool.map(np.max, parts))], repeats)
+        (seconds,) = best({lambda: list(pool.map(np.max, parts)): 1}, repeats)
     return A.nbytes / seconds
 
 
@@ -104,8 +107,7 @@ def measure(case: tuple, repeats: int) -> dict[str, object]:
         shards = in_shards(X, kind == "center")
 
         def ours() -> object:
-            with threadpool_limits(1, "blas"):
-                return sum(pool.map(lambda shard: shard.product(Z), shards))
+            return sum(pool.map(lambda shard: shard.product(Z), shards))
 
         def plain() -> object:
             if kind == "center":
@@ -113,7 +115,7 @@ def measure(case: tuple, repeats: int) -> dict[str, object]:
             return X.T @ (X @ Z)
 
         error = np.abs(ours() - plain()).max() / np.abs(plain()).max()
-        mine, theirs = best([ours, plain], repeats)
+        mine, theirs = best({ours: 1, plain: CORES}, repeats)
     limit = max(size / bandwidth(3), 4 * entries * r / gemm_rate(dtype, 3))
     return {
         "case": name, "rows": rows, "columns": columns, "r": r, "dtype": dtype,

@@ -164,3 +164,14 @@ def test_numpy_does_the_work_when_told_to():
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "None"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (63, 9), (200, 8), (1000, 300), (3, 0)])
+def test_columns_become_rows(which, dtype, shape):
+    X = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    columns = [np.ascontiguousarray(column) for column in X.T]
+    for _ in range(20):
+        out = np.full(shape, np.nan, dtype)
+        kernels.interleave(columns, out)
+        np.testing.assert_array_equal(out, X)

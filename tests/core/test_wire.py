@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import tracemalloc
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +17,12 @@ from scipy import sparse
 
 import localpower  # noqa: F401  registers the engines' messages
 from localpower.core import wire
-from localpower.core.errors import WireError
+from localpower.core.errors import DataError, WireError
 from localpower.core.moments import Moments
-from localpower.core.shard import Shard
+from localpower.core.shard import Shard, Stored, StoredCSR, stamp
 from localpower.core.tasks import Done, Factor, PowerSteps, Rows
+from localpower.data.npy import open_npy
+from localpower.data.source import open_source
 
 ENOUGH = 1 << 20
 HEADER = wire.PREFIX.size
@@ -33,13 +37,45 @@ csr = st.tuples(
 ).flatmap(lambda kind: arrays(*kind).map(sparse.csr_array))
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 values = st.recursive(
-    scalars | dense | csr | st.sampled_from([np.dtype("f4"), np.dtype("f8")]),
+    scalars | dense | csr | st.sampled_from([np.dtype("f4"), np.dtype(">f8")]),
     lambda inner: st.lists(inner, max_size=3).map(tuple),
     max_leaves=4,
 )
 
 
+FILE_TYPES = tuple(sorted(wire.FILE_TYPES))
+counts = st.integers(0, 99)
+
+
+@st.composite
+def stored(draw, kinds=FILE_TYPES, shape=None):
+    """Any place that some file could have."""
+    shape = draw(st.lists(counts, max_size=2)) if shape is None else shape
+    height = (
+        draw(st.integers(max(shape[0], 1), 200)) if len(shape) == 2 and draw(st.booleans()) else 0
+    )
+    size = 2**40 + draw(counts)
+    path = draw(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=9))
+    dtype = np.dtype(draw(st.sampled_from(kinds)))
+    return Stored(path, draw(counts), dtype, tuple(shape), (size, draw(counts)), height, path[1:])
+
+
+@st.composite
+def stored_csrs(draw):
+    """Any place that a sparse matrix could have."""
+    first, own, after, rows = (draw(counts) for _ in range(4))
+    entries, last = first + own + after, first + own
+    data = draw(stored(shape=(entries,)))
+    indices, indptr = draw(stored(("<i4",), (entries,))), draw(stored((">i8",), (rows + 1,)))
+    return StoredCSR(data, indices, indptr, draw(counts), first, last, draw(st.integers(0, 1)))
+
+
+PLACES = {"Stored": stored(), "StoredCSR": stored_csrs()}
+
+
 def messages(name, inner=values):
+    if name in PLACES:
+        return PLACES[name]
     kind = wire.MESSAGES[name]
     return st.fixed_dictionaries({f.name: inner for f in fields(kind)}).map(lambda c: kind(**c))
 
@@ -93,15 +129,15 @@ STEPS = PowerSteps(np.eye(3)[:, :2], 4, "procrustes", send_basis=True)
 @settings(max_examples=25)
 def test_every_message_comes_back_as_it_was_sent(name, data):
     message = data.draw(messages(name))
-    assert same(received(sent(message)), message)
+    assert same(received(sent(message), files=name in wire.FILES), message)
 
 
 @given(data=st.data(), names=st.lists(st.sampled_from(sorted(wire.MESSAGES)), max_size=4))
 @settings(max_examples=40)
 def test_messages_inside_messages_and_one_after_another_keep_apart(data, names):
-    several = [data.draw(messages(name, values | messages("Product"))) for name in names]
+    several = [data.draw(messages(name, values | messages("Product") | stored())) for name in names]
     stream = io.BytesIO(b"".join(sent(message) for message in several))
-    assert all(same(wire.receive(stream, ENOUGH), message) for message in several)
+    assert all(same(wire.receive(stream, ENOUGH, files=True), message) for message in several)
     with pytest.raises(EOFError):
         wire.receive(stream, ENOUGH)
 
@@ -169,121 +205,186 @@ def test_sending_does_not_copy_arrays():
     assert np.shares_memory(np.frombuffer(parts[1], np.uint8), array)
 
 
-# Mapped files
+# Files
 
 
 @pytest.fixture
-def mapped(tmp_path):
-    """A mapped array that starts at an odd byte, beyond the first pages of its file."""
+def file(tmp_path):
+    """An array that starts at an odd byte of its file."""
     X = np.random.default_rng(0).standard_normal((3000, 3))
     path, offset = tmp_path / "x.bin", 5 * 4096 + 3
     path.write_bytes(bytes(offset) + X.tobytes())
-    return np.memmap(path, np.float64, "r", offset, X.shape)
+    return X, Stored(str(path), offset, X.dtype, X.shape, stamp(path))
 
 
-@pytest.mark.parametrize("cut", [slice(None), slice(1, 2), slice(7, 2900), slice(2999, 3000)])
-def test_a_slice_of_a_mapped_file_is_sent_as_a_reference(mapped, cut):
-    content = sent(Shard((mapped[cut],), 3, np.dtype(float)))
+@pytest.mark.parametrize("ends", [(0, 3000), (1, 2), (7, 2900), (2999, 3000), (5, 5)])
+def test_rows_in_a_file_are_sent_as_their_place(file, ends):
+    X, stored = file
+    content = sent(Shard((stored.cut(*ends),), 3, np.dtype(float)))
     assert header_of(content)["arrays"] == []
     [there] = received(content, max_bytes=0, files=True).pieces
-    assert isinstance(there, np.memmap)
-    assert not there.flags.writeable
-    np.testing.assert_array_equal(there, mapped[cut])
+    np.testing.assert_array_equal(there.read(), X[slice(*ends)])
 
 
-def test_a_mapped_npy_file_arrives_equal(tmp_path):
-    X = np.arange(60, dtype=np.int16).reshape(20, 3)
+@pytest.mark.parametrize("kind", sorted(wire.FILE_TYPES))
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_files_of_any_number_type_and_order_arrive(tmp_path, kind, order):
+    X = np.asarray(np.arange(60).reshape(20, 3) % 7, dtype=kind, order=order)
     np.save(tmp_path / "x.npy", X)
-    loaded = np.load(tmp_path / "x.npy", mmap_mode="r")
-    [there] = received(sent(Shard((loaded[3:9],), 3, np.dtype(float))), files=True).pieces
-    np.testing.assert_array_equal(there, X[3:9])
+    stored = open_npy(tmp_path / "x.npy").cut(3, 9)
+    [there] = received(sent(Shard((stored,), 3, np.dtype(float))), files=True).pieces
+    assert there.dtype == X.dtype
+    np.testing.assert_array_equal(there.read(), X[3:9])
 
 
-def test_a_reference_may_itself_be_sent_on(mapped):
-    first = received(sent(Rows(mapped[5:])), files=True).rows
-    second = received(sent(Rows(first[2:])), files=True).rows
-    np.testing.assert_array_equal(second, mapped[7:])
+def test_a_place_in_a_file_may_itself_be_sent_on(file):
+    X, stored = file
+    first = received(sent(Rows(stored.cut(5, 3000))), files=True).rows
+    second = received(sent(Rows(first.cut(2, 2995))), files=True).rows
+    np.testing.assert_array_equal(second.read(), X[7:])
 
 
-def test_a_shard_of_dense_sparse_and_mapped_pieces_arrives(mapped):
+def test_a_shard_of_dense_sparse_and_stored_pieces_arrives(file, tmp_path):
+    X, stored = file
     matrix = sparse.csr_array(np.eye(3))
-    there = received(
-        sent(Shard((mapped[:4], matrix, np.ones((1, 3))), 3, mapped.dtype)), files=True
-    )
-    assert (there.rows, there.columns, there.dtype) == (8, 3, np.float64)
-    np.testing.assert_array_equal(there.pieces[0], mapped[:4])
+    packed = stored_csr(tmp_path)
+    pieces = stored.cut(0, 4), matrix, np.ones((1, 3)), packed
+    there = received(sent(Shard(pieces, 3, stored.dtype, "task", 1 << 20)), files=True)
+    assert (there.rows, there.columns, there.dtype) == (10, 3, np.float64)
+    assert (there.keep, there.limit) == ("task", 1 << 20)
+    np.testing.assert_array_equal(there.pieces[0].read(), X[:4])
     assert same(there.pieces[1], matrix)
     np.testing.assert_array_equal(there.pieces[2], np.ones((1, 3)))
+    np.testing.assert_array_equal(there.pieces[3].read().toarray(), [[1, 0, 0], [0, 0, 2]])
 
 
-def test_references_to_files_are_refused_unless_allowed(mapped):
-    with pytest.raises(WireError):
-        received(sent(Rows(mapped)), files=False)
+def test_files_are_refused_unless_allowed(file, tmp_path):
+    _, stored = file
+    for content in (stored, stored_csr(tmp_path), (1, (stored,))):
+        assert received(sent(Rows(content)), files=True)
+        with pytest.raises(WireError, match="files are not read for others"):
+            received(sent(Rows(content)), files=False)
+        with pytest.raises(WireError, match="files are not read for others"):
+            received(sent(Rows(content)))
 
 
-def test_a_file_that_is_gone_or_shorter_is_a_wire_error(mapped, tmp_path):
-    content = sent(Rows(mapped))
-    (tmp_path / "x.bin").write_bytes(bytes(100))
-    with pytest.raises(WireError, match="shorter"):
-        received(content, files=True)
-    (tmp_path / "x.bin").unlink()
-    with pytest.raises(WireError, match="cannot be mapped"):
-        received(content, files=True)
+def test_a_file_that_is_gone_changed_or_shorter_is_a_data_error_when_read(file):
+    _, stored = file
+    content = sent(Rows(stored))
+    path = Path(stored.path)
+    path.write_bytes(bytes(100))
+    with pytest.raises(DataError, match=r"x\.bin was changed while it was in use"):
+        received(content, files=True).rows.read()
+    path.unlink()
+    with pytest.raises(DataError, match=r"x\.bin: No such file"):
+        received(content, files=True).rows.read()
+    os.mkfifo(path)  # nobody writes: to open it would wait for ever
+    with pytest.raises(DataError, match=r"x\.bin was changed"):
+        received(content, files=True).rows.read()
 
 
-def test_mapped_rows_that_no_other_process_can_map_are_sent_whole(tmp_path):
-    X = np.arange(12.0).reshape(4, 3)
-    X.tofile(tmp_path / "x.bin")
-    private = np.memmap(tmp_path / "x.bin", float, "c", 0, (4, 3))
-    private[0, 0] = 99.0
-    foreign = np.memmap(tmp_path / "x.bin", ">f8", "r", 0, (4, 3))
-    strided = np.memmap(tmp_path / "x.bin", float, "r", 0, (4, 3))[:, ::2]
-    for array in (private, foreign, strided, strided[:0], private + 1, np.flip(strided)):
-        there = received(sent(Rows(array)), files=False).rows
-        np.testing.assert_array_equal(there, array)
-    kept = np.memmap(tmp_path / "x.bin", float, "r", 0, (4, 3))
-    (tmp_path / "x.bin").unlink()
-    np.testing.assert_array_equal(received(sent(Rows(kept))).rows, X)
+def test_types_that_no_data_have_cannot_be_sent(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((2, 2), complex))
+    for content in (np.dtype(object), np.dtype("g"), open_npy(tmp_path / "x.npy")):
+        with pytest.raises(TypeError, match="cannot be sent"):
+            sent(Rows(content))
 
 
-REFERENCE = {"file": "", "offset": 0, "kind": "<f8", "shape": [2, 3]}
+def tree_of(message):
+    """What stands in the header for a message."""
+    return header_of(sent(message))["message"]
+
+
+def outcome(content):
+    """Read what arrived; return the error, and how much memory it took."""
+    tracemalloc.start()
+    try:
+        received(content, files=True).rows.read()
+        return None, tracemalloc.get_traced_memory()[1]
+    except (WireError, DataError) as error:
+        return error, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+NONSENSE = [
+    *({"shape": {"list": shape}} for shape in (
+        [2**40, 2**40], [2**32, 2**32], [2**61], [0, 10**30], [2**62, 0], [3, 3], [-1, 3], [-2, -3],
+        [1.5], [2, 3.0], [True, 3], [None], ["2", "3"], [[2], [3]], [1] * 100 + [2**40],
+    )),
+    *({"shape": shape} for shape in (3, None, "23", {"dtype": "<f8"}, {"array": 0})),
+    *({"offset": offset} for offset in (-1, 1, 2**70, 0.0, True, "x", None, {"list": []})),
+    *({"height": height} for height in (-1, 1, 3, 2**40, 2**70, 2.0, True, "x", None)),
+    *({"dtype": {"dtype": kind}} for kind in ("|O", "O", "<f16", "<c16", "|V8", "<U9", None)),
+    *({"dtype": kind} for kind in ("<f8", None, 8, {"list": []})),
+    *({"path": path} for path in (
+        "/nowhere/at/all", "/", "", "nul\0", -7, 0, 10**30, None, True, {"list": ["x"]},
+        "/dev/zero", "/dev/stdin", "x" * 5000, "\ud800",
+    )),
+    *({"stamp": {"list": stamp}} for stamp in (
+        [], [48], [47, 0], [48, 0], [49, 0], [2**60, 0], [10**30, 0], [48.0, 0], [48, "x"],
+        [None, None], [48, 0, 0],
+    )),
+    *({"stamp": stamp} for stamp in (None, 48, "48")),
+    {"origin": None}, {"origin": 3},
+    {"stamp": {"list": [2**61, 0]}, "shape": {"list": [2**40, 2**10]}},
+    {"stamp": {"list": [2**61, 0]}, "shape": {"list": [2**40, 2**10]}, "height": 2**41},
+    {"path": "/dev/zero", "stamp": {"list": [2**61, 0]}, "shape": {"list": [2**40, 2]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", NONSENSE, ids=lambda change: str(change)[:70])
+def test_a_place_that_makes_no_sense_is_an_error_and_takes_no_memory(tmp_path, change):
+    path = tmp_path / "x.bin"
+    np.arange(6.0).tofile(path)
+    tree = tree_of(Rows(Stored(str(path), 0, np.dtype(float), (2, 3), stamp(path))))
+    assert outcome(frame({"message": tree, "arrays": []}))[0] is None
+    tree["fields"]["rows"]["fields"].update(change)
+    error, size = outcome(frame({"message": tree, "arrays": []}))
+    assert error is not None
+    assert size < ENOUGH // 4
+    assert len(str(error)) < 6000
+
+
+def stored_csr(folder):
+    """The sparse matrix [[1, 0, 0], [0, 0, 2]] in a file."""
+    matrix = sparse.csr_array(np.array([[1.0, 0, 0], [0, 0, 2.0]]))
+    sparse.save_npz(folder / "s.npz", matrix, compressed=False)
+    [piece] = open_source(folder / "s.npz").pieces
+    return piece
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"shape": [2**40, 2**40]},
-        {"shape": [2**32, 2**32]},
-        {"shape": [-1, 3]},
-        {"shape": [1, 1, 1]},
-        {"shape": 3},
-        {"shape": None},
-        {"shape": [1.5]},
-        {"offset": -1},
-        {"offset": 2**70},
-        {"offset": 1},
-        {"offset": "x"},
-        {"offset": None},
-        {"kind": "|O"},
-        {"kind": ["<f8"]},
-        {"file": "/nowhere/at/all"},
-        {"file": "/"},
-        {"file": "nul\0"},
-        {"file": -7},
-        {"file": 10**30},
-        {"file": None},
+        *({name: value} for name in ("columns", "first", "last", "base")
+          for value in (-1, 2**62, 10**30, 1.0, True, "1", None)),
+        *({name: value} for name in ("first", "last", "base") for value in (1, 3, 2**31)),
+        {"columns": 0}, {"columns": 2},
+        *({name: value} for name in ("data", "indices", "indptr")
+          for value in (None, 3, {"array": 0}, {"list": []})),
     ],
     ids=str,
+)  # fmt: skip
+def test_a_stored_csr_matrix_that_makes_no_sense_is_an_error(tmp_path, change):
+    tree = tree_of(Rows(stored_csr(tmp_path)))
+    assert outcome(frame({"message": tree, "arrays": []}))[0] is None
+    tree["fields"]["rows"]["fields"].update(change)
+    error, size = outcome(frame({"message": tree, "arrays": [["<f8", [2]]]}, bytes(16)))
+    assert error is not None
+    assert size < ENOUGH // 4
+
+
+@pytest.mark.parametrize("part", ["data", "indices", "indptr"])
+@pytest.mark.parametrize(
+    "change", [c for c in NONSENSE if c != {"offset": 1}], ids=lambda change: str(change)[:70]
 )
-def test_a_reference_that_makes_no_sense_is_a_wire_error(tmp_path, change):
-    path = tmp_path / "x.bin"
-    np.arange(6.0).tofile(path)
-    good = {**REFERENCE, "file": str(path)}
-    message = {"type": "Rows", "fields": {"rows": good}}
-    assert received(frame({"message": message, "arrays": []}), files=True).rows.shape == (2, 3)
-    message = {"type": "Rows", "fields": {"rows": {**good, **change}}}
-    with pytest.raises(WireError):
-        received(frame({"message": message, "arrays": []}), files=True)
+def test_nonsense_in_a_part_of_a_stored_csr_matrix_is_an_error(tmp_path, part, change):
+    tree = tree_of(Rows(stored_csr(tmp_path)))
+    tree["fields"]["rows"]["fields"][part]["fields"].update(change)
+    error, size = outcome(frame({"message": tree, "arrays": []}))
+    assert error is not None
+    assert size < ENOUGH // 4
 
 
 # Hostile frames
@@ -342,6 +443,9 @@ def test_array_types_outside_the_closed_list_are_refused(kind):
     with pytest.raises(WireError):
         received(frame({"message": message, "arrays": [[kind, [1]]]}, bytes(64)))
     message = {"type": "Rows", "fields": {"rows": {"dtype": kind}}}
+    if kind in wire.FILE_TYPES:  # files may be of the other byte order, arrays on the wire not
+        assert received(frame({"message": message, "arrays": []})).rows == np.dtype(kind)
+        return
     with pytest.raises(WireError):
         received(frame({"message": message, "arrays": []}))
 
@@ -517,7 +621,10 @@ def test_a_sparse_matrix_is_made_of_three_vectors_only(parts):
         received(frame({"message": message, "arrays": [["<f8", [2]]]}, bytes(16)))
 
 
-WHOLE = [sent(message) for message in (SHARD, STEPS, Done(), Factor(np.eye(2)))]
+PLACE = Stored("/dev/zero", 4, np.dtype(">f4"), (5, 3), (1000, 0), 7, "x")
+PARTS = [Stored("x", 0, np.dtype(kind), (3,), (1000, 0)) for kind in ("<f8", "<i4", "<i8")]
+STORED = Shard((PLACE, StoredCSR(*PARTS, 3, 0, 2)), 3, np.dtype("f4"))
+WHOLE = [sent(message) for message in (SHARD, STEPS, Done(), Factor(np.eye(2)), STORED)]
 
 
 @given(data=st.data(), content=st.sampled_from(WHOLE))
@@ -533,8 +640,8 @@ def test_a_mutated_frame_gives_a_message_or_a_wire_error_or_the_end(data, conten
         assert type(received(bytes(content), files=True)) in wire.MESSAGES.values()
 
 
-KEYS = {"array", "list", "dtype", "type", "fields", "csr", "shape", "file", "kind", "offset"}
-OTHER = {"<f8", "<i4", "|O", "/", "rows", "pieces", "columns", "number"}
+KEYS = {"array", "list", "dtype", "type", "fields", "csr", "shape", "path", "stamp", "offset"}
+OTHER = {"<f8", "<i4", "|O", "/", "rows", "pieces", "columns", "number", "height"}
 words = st.sampled_from(sorted(KEYS | OTHER | set(wire.MESSAGES)))
 numbers = st.sampled_from([0, 1, 2, 3, -1, 10**30, 2**31, 2**63, 0.5, float("nan"), float("inf")])
 trees = st.recursive(
@@ -546,7 +653,17 @@ trees = st.recursive(
             {"type": words, "fields": st.dictionaries(words, inner, max_size=3)}
         )
         | st.fixed_dictionaries({"csr": st.lists(inner, max_size=3), "shape": inner})
-        | st.fixed_dictionaries({"file": inner, "kind": words, "offset": inner, "shape": inner})
+        | st.fixed_dictionaries(
+            {
+                "type": st.just("Stored"),
+                "fields": st.fixed_dictionaries(
+                    {
+                        **dict.fromkeys(("path", "offset", "shape", "stamp", "height"), inner),
+                        "dtype": st.just({"dtype": "<f8"}) | inner,
+                    }
+                ),
+            }
+        )
         | st.fixed_dictionaries({"array": inner})
     ),
     max_leaves=12,

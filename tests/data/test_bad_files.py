@@ -378,7 +378,7 @@ def csv_with_one_line_of_words(path):
     path.write_text("# comment\na,b\n\n")
 
 
-@case(".csv", "there is no row below the header, line 1", options={"header": True})
+@case(".csv", "no row below the header, line 1", "say header=False", options={"header": True})
 def csv_with_a_header_only(path):
     path.write_text("a,b\n\n")
 

@@ -436,6 +436,13 @@ def test_rows_that_go_through_files_give_the_same_bits(form, tmp_path, many_rows
     assert same_bits(result, many_rows_result)
 
 
+@pytest.mark.parametrize("form", [npy, csv_fast, parquet_many, generator_many])
+def test_rows_of_many_blocks_in_memory_give_the_same_bits(form, tmp_path, many_rows):
+    result = svd(form(many_rows, tmp_path))
+    assert result.run["kept"] == "run"
+    assert same_bits(result, svd(many_rows))
+
+
 def test_sparse_rows_that_go_through_files_give_the_same_bits(tmp_path):
     X = sparse.random_array((40_000, 300), density=0.15, rng=3, format="csr")
     X.data[:] = np.round(X.data, 2) + 1

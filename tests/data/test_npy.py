@@ -114,7 +114,9 @@ def test_a_packed_array_is_unpacked_into_a_temporary_file(tmp_path):
 @pytest.mark.parametrize("mode", ["r", "r+"])
 @pytest.mark.parametrize("offset", [0, 24, 4096 * 5 + 3])
 @pytest.mark.parametrize(
-    "part", [np.s_[:], np.s_[7:2900], np.s_[5:6], np.s_[:, 1:3], np.s_[3:9, :1], np.s_[::2]], ids=str
+    "part",
+    [np.s_[:], np.s_[7:2900], np.s_[5:6], np.s_[:, 1:3], np.s_[3:9, :1], np.s_[::2]],
+    ids=str,
 )
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_mapped_array_is_read_from_its_file_or_taken_as_it_is(
@@ -425,8 +427,6 @@ def read_all(path):
 @pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
 def test_a_sparse_file_that_contradicts_itself_is_refused(tmp_path, change, save):
     np.savez(tmp_path / "good.npz", **SPARSE)
-    np.testing.assert_array_equal(
-        rows(open_source(tmp_path / "good.npz")), [[1, 0, 0], [0, 0, 2]]
-    )
+    np.testing.assert_array_equal(rows(open_source(tmp_path / "good.npz")), [[1, 0, 0], [0, 0, 2]])
     save(tmp_path / "bad.npz", **{**SPARSE, **change})
     refused(tmp_path / "bad.npz", read_all)

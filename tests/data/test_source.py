@@ -263,14 +263,43 @@ def test_a_shard_without_rows_is_fine_beside_others():
     assert open_source([X[:0], X]).rows == 4
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".H5", ".xz"])
-def test_files_of_other_kinds_are_refused_with_a_remedy(tmp_path, suffix):
-    with pytest.raises(DataError, match="convert to"):
+@pytest.mark.parametrize("suffix", [".npy", ".NPZ", ".parquet", ".pq", ".H5", ".h5ad", ".zarr"])
+def test_a_file_that_is_not_what_its_name_says_is_refused_with_a_remedy(tmp_path, suffix):
+    message = rf"x{suffix}: not a {suffix.lower()} file, it starts with b'1,2.*; write it again"
+    with pytest.raises(DataError, match=message):
         open_source(text(tmp_path / f"x{suffix}", "1,2\n"))
 
 
-def test_directories_and_missing_files_are_refused(tmp_path):
-    with pytest.raises(DataError, match="is a directory; give a list of the files in it"):
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.xz", "x.txt", "x"])
+def test_text_is_told_by_its_content(tmp_path, name):
+    source = open_source(text(tmp_path / name, "1,2\n3,4\n"))
+    np.testing.assert_array_equal(stacked(source), [[1, 2], [3, 4]])
+
+
+def test_a_directory_or_a_glob_is_the_users_shards_by_name(tmp_path):
+    for name, part in (("b.npy", X[1:3]), ("a.npy", X[:1]), ("c/a.npy", X[3:])):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        np.save(tmp_path / name, part)
+    text(tmp_path / "notes.md", "not rows")
+    text(tmp_path / ".hidden.npy", "not rows")
+    for data in (tmp_path, str(tmp_path / "**" / "[abc].npy")):
+        source = open_source(data)
+        assert source.separate
+        assert [name[-5:] for name in source.names] == ["a.npy", "b.npy", "a.npy"]
+        np.testing.assert_array_equal(stacked(source), X)
+    assert open_source([tmp_path / "c", X]).names == (str(tmp_path / "c" / "a.npy"), "data[1]")
+
+
+def test_directories_without_data_and_missing_files_are_refused(tmp_path):
+    text(tmp_path / "notes.md", "not rows")
+    with pytest.raises(DataError, match=r"no file in this directory .* give a list of files"):
         open_source(tmp_path)
+    with pytest.raises(DataError, match="no file matches; check the folder and the pattern"):
+        open_source(tmp_path / "*.npy")
     with pytest.raises(FileNotFoundError):
         open_source(tmp_path / "missing.npy")
+
+
+def test_a_mapping_is_no_stream_of_blocks():
+    with pytest.raises(DataError, match="data has 0 dimension"):
+        open_source({"a": X})

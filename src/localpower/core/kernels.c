@@ -210,6 +210,19 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
     }                                                                                              \
   }
 
+/* Columns, one after the other, to rows: out is (n, d). Tiles fill whole cache lines of both. */
+#define INTERLEAVE(T)                                                                              \
+  void interleave_##T(const T *const *columns, ptrdiff_t n, ptrdiff_t d, T *restrict out) {        \
+    for (ptrdiff_t first = 0; first < n; first += 64)                                              \
+      for (ptrdiff_t left = 0; left < d; left += 8) {                                              \
+        ptrdiff_t last = first + 64 < n ? first + 64 : n, right = left + 8 < d ? left + 8 : d;     \
+        for (ptrdiff_t i = first; i < last; i++)                                                   \
+          for (ptrdiff_t j = left; j < right; j++) out[i * d + j] = columns[j][i];                 \
+      }                                                                                            \
+  }
+
+INTERLEAVE(double)
+INTERLEAVE(float)
 EXTREMES(double)
 EXTREMES(float)
 DEVIATIONS(double)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.floating[Any]]
 
 PANEL = 3  # vectors of Z that the compiled kernel works on at once
+PARALLEL_BYTES = 1 << 21
 C_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
@@ -43,11 +46,38 @@ def _library() -> Any:
         extremes.argtypes, extremes.restype = [pointer, size, size, pointer, pointer], number
         deviations.argtypes = [pointer, size, size, ctypes.c_double, pointer, pointer, pointer]
         deviations.restype = None
+        interleave = getattr(library, f"interleave_{name}")
+        interleave.argtypes, interleave.restype = [pointer, size, size, pointer], None
     return library
 
 
 LIBRARY = _library()
 BLOCK_BYTES = (4 if LIBRARY else 1) << 20  # rows that are multiplied and summed together
+
+
+def interleave(columns: Sequence[Array], out: Array) -> None:
+    """Write columns, contiguous and of its type, into the rows of `out`, (n, d) in C order."""
+    if LIBRARY is None:
+        step = max(1, (1 << 17) // out.itemsize // max(len(columns), 1))
+        for start in range(0, len(out), step):
+            for j, column in enumerate(columns):
+                out[start : start + step, j] = column[start : start + step]
+        return
+    move = getattr(LIBRARY, f"interleave_{C_NAMES[out.dtype]}")
+    places = np.array([c.__array_interface__["data"][0] for c in columns], np.uintp)
+    half = len(out) // 2
+
+    def part(start: int, stop: int) -> None:
+        starts = places + np.uintp(start * out.itemsize)
+        move(starts.ctypes.data, stop - start, len(columns), out[start:].ctypes.data)
+
+    if out.nbytes < PARALLEL_BYTES:
+        part(0, len(out))
+        return
+    with ThreadPoolExecutor(1) as pool:  # most of it is the first touch of new memory
+        other = pool.submit(part, half, len(out))
+        part(0, half)
+        other.result()
 
 
 def extremes(block: Array) -> tuple[Array, Array] | None:

@@ -30,6 +30,7 @@ class Stored:
     It is read and not mapped: a mapped file that shrinks kills the process, and what was read of it
     counts as memory of the process. `stamp` is the file's size and time of change when it was
     opened. `height` is 0, or how many rows the file has if its columns stand one after the other.
+    `origin` is the file that it was unpacked from, if it was.
     """
 
     path: str
@@ -38,10 +39,12 @@ class Stored:
     shape: tuple[int, ...]
     stamp: tuple[int, int]
     height: int = 0
+    origin: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what no file holds, so that nothing is allocated for it."""
-        if not isinstance(self.path, str) or not self.path or "\0" in self.path:
+        text = isinstance(self.path, str) and isinstance(self.origin, str)
+        if not text or not self.path or "\0" in self.path:
             raise DataError(f"{self.path!r:.200} is no path of a file")
         lengths = self.shape if isinstance(self.shape, tuple) else (None,)
         stamped = isinstance(self.stamp, tuple) and len(self.stamp) == 2
@@ -53,9 +56,9 @@ class Stored:
             or math.prod(max(length, 1) for length in self.shape) * self.dtype.itemsize >= MOST
             or (self.height and (len(self.shape) != 2 or self.shape[0] > self.height))
         ):
-            raise DataError(f"{self.path}: no file holds {self.shape!r:.200} of {self.dtype!s:.50}")
+            raise DataError(f"{self.name}: no file holds {self.shape!r:.200} of {self.dtype!s:.50}")
         if self._end() > self.stamp[0]:
-            raise DataError(f"{self.path} ends before its rows do; write it again")
+            raise DataError(f"{self.name} ends before its rows do; write it again")
 
     def _end(self) -> int:
         """Place in the file after the last entry."""
@@ -63,6 +66,11 @@ class Stored:
             return self.offset + self.nbytes
         rows, columns = self.shape
         return self.offset + ((columns - 1) * self.height + rows) * self.dtype.itemsize
+
+    @property
+    def name(self) -> str:
+        """What the user knows it by."""
+        return self.origin or self.path
 
     @property
     def nbytes(self) -> int:
@@ -93,8 +101,9 @@ class Stored:
         try:
             self._check(self.path)  # before it is opened: a pipe would wait for a writer
             stream = open(self.path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
-        except OSError as error:
-            raise DataError(f"{self.path}: {error.strerror}; leave files where they are") from error
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise DataError(f"{self.path}: {reason}; leave files where they are") from error
         try:
             self._check(stream.fileno())
         except DataError:
@@ -112,7 +121,7 @@ class Stored:
         while len(view):
             count = stream.readinto(view)  # type: ignore[attr-defined]
             if not count:
-                raise DataError(f"{self.path} ends before its rows do; write it again")
+                raise DataError(f"{self.name} ends before its rows do; write it again")
             view = view[count:]
 
 
@@ -144,7 +153,9 @@ class StoredCSR:
             or not self.indptr.shape[0]
             or {self.indices.dtype.kind, self.indptr.dtype.kind} != {"i"}
         ):
-            raise DataError(f"{self.indptr.path}: index pointers outside of the entries")
+            raise DataError(
+                f"{self.indptr.name}: index pointers outside of the entries; write it again"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -168,8 +179,12 @@ class StoredCSR:
         return self.nnz * entry + self.indptr.nbytes
 
     def cut(self, start: int, stop: int) -> StoredCSR:
-        """Return rows `start` to `stop`; only two places are read."""
-        first, last = (int(self.indptr.cut(i, i + 1).read()[0]) for i in (start, stop))
+        """Return rows `start` to `stop`; at most two places are read."""
+        ends = {0: self.first, self.shape[0]: self.last}
+        first, last = (
+            ends[i] if i in ends else int(self.indptr.cut(i, i + 1).read()[0])
+            for i in (start, stop)
+        )
         return replace(self, indptr=self.indptr.cut(start, stop + 1), first=first, last=last)
 
     def read(self) -> Any:
@@ -189,7 +204,9 @@ class StoredCSR:
         except DataError:
             raise
         except (OverflowError, ValueError) as error:
-            raise DataError(f"{self.indices.path}: not a CSR matrix ({error})") from error
+            raise DataError(
+                f"{self.indices.name}: not a CSR matrix ({error}); write it again"
+            ) from error
         if not matrix.has_canonical_format:
             matrix.sum_duplicates()
         return matrix
@@ -283,9 +300,11 @@ class Shard:
             from scipy.sparse import csr_array, vstack
 
             whole: Any = parts[0] if len(parts) == 1 else csr_array(vstack(parts, format="csr"))
-            return whole.astype(self.dtype, copy=False)
+            with np.errstate(over="ignore", invalid="ignore"):
+                return whole.astype(self.dtype, copy=False)
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return np.ascontiguousarray(whole, dtype=self.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by a later check
+            return np.ascontiguousarray(whole, dtype=self.dtype)
 
 
 def is_stored(piece: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from localpower.core.errors import DataError, MissingExtra
+from localpower.core.kernels import interleave
 from localpower.data.blocks import BLOCK_BYTES, Block, Options, choose
 
-BATCH_BYTES = 1 << 28  # of a row group, decoded at once: fewer and larger are faster
-STRETCH = 4096  # rows that are transposed together: they stay in cache, and calls are few
+BATCH_BYTES = 1 << 27  # decoded at once: fewer and larger are faster
 LABEL_BYTES = 1 << 28
 OLDEST = 15  # pyarrow before 14.0.1 runs code from files, CVE-2023-47248
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -56,8 +57,9 @@ def read_arrow(path: Path, options: Options) -> Iterator[Block]:
             raise ValueError(f"it starts with {magic!r}")
         with opened(stream) as reader:
             plan = plan_of(pa, reader.schema, options, path)
+            wanted = plan.read if len(plan.read) < len(reader.schema) else []  # all, faster
         stream.seek(0)
-        with opened(stream, options=pa.ipc.IpcReadOptions(included_fields=plan.read)) as reader:
+        with opened(stream, options=pa.ipc.IpcReadOptions(included_fields=wanted)) as reader:
             yield from batch_blocks(pa, _batches(reader), plan)
 
 
@@ -87,16 +89,16 @@ class Plan:
 
 def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) -> Plan:
     """Choose columns of an Arrow schema; refuse those that are not numbers, all at once."""
-    names = list(schema.names)
+    names, types = list(schema.names), schema.types  # both are made anew each time
     taken, label = choose(names, len(names), options, where)
     check_columns(
-        [(names[i], str(schema.types[i])) for i in taken if not _is_number(pa, schema.types[i])],
+        [(names[i], str(types[i])) for i in taken if not _is_number(pa, types[i])],
         len(taken),
         where,
     )
-    if label is not None and not _is_label(pa, schema.types[label]):
+    if label is not None and not _is_label(pa, types[label]):
         raise DataError(
-            f"{where}: column {names[label]!r} ({schema.types[label]}) cannot be a label; give "
+            f"{where}: column {names[label]!r} ({types[label]}) cannot be a label; give "
             "a column of text or numbers"
         )
     read = sorted({*taken} | ({label} if label is not None else set()))
@@ -106,7 +108,7 @@ def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) ->
                 f"{where}: {names.count(name)} columns are named {name!r}; rename them, or leave "
                 f"them out with drop={[i for i, n in enumerate(names) if n == name]}"
             )
-    narrow = all(pa.types.is_float32(t) or pa.types.is_float16(t) for t in _at(schema.types, taken))
+    narrow = all(pa.types.is_float32(t) or pa.types.is_float16(t) for t in _at(types, taken))
     return Plan(
         where,
         tuple(_at(names, taken)),
@@ -151,7 +153,7 @@ def column_blocks(
     for columns, labels in parts:
         rows, start = len(columns[0]), 0
         while start < rows:
-            out = out if len(out) else np.empty((step, len(names)), dtype)
+            out = out if len(out) else _room(step, len(names), dtype)
             stop = min(start + step - filled, rows)
             _fill(out[filled : filled + stop - start], [c[start:stop] for c in columns])
             if labels is not None:
@@ -163,6 +165,15 @@ def column_blocks(
     if filled or not yielded:
         rest = out[:filled] if 2 * filled > step else out[:filled].copy()
         yield Block(rest, _joined(tags), names)
+
+
+def _room(rows: int, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Make an array, with Arrow's allocator if it is there: it reuses memory, which is faster."""
+    pa = sys.modules.get("pyarrow")
+    if pa is None:
+        return np.empty((rows, width), dtype)
+    buffer = pa.allocate_buffer(rows * width * dtype.itemsize)
+    return np.frombuffer(buffer, dtype).reshape(rows, width)
 
 
 def block_rows(width: int, dtype: DTypeLike) -> int:
@@ -255,25 +266,38 @@ def _check_end(path: Path) -> None:
 
 
 def _row_groups(file: Any, plan: Plan) -> Iterator[Any]:
-    """Row groups of at most `BATCH_BYTES` whole, which is faster, others in batches of that size.
+    """Yield row groups: small ones several at once, which is faster, large ones in batches.
 
     Metadata of single columns are not looked at: pyarrow aborts the process if they are damaged.
     """
     names = [*plan.names, *([] if plan.label is None else [plan.label])]
-    rows = max(1, BATCH_BYTES // (8 * len(names)))
-    for i in range(file.num_row_groups):
-        declared, found = file.metadata.row_group(i).num_rows, 0
-        if 0 <= declared <= rows:
-            batches = file.read_row_group(i, columns=names).to_batches()
+    most = max(1, BATCH_BYTES // (8 * len(names)))
+    declared = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    for group in _together(declared, most):
+        expected, found = sum(declared[i] for i in group), 0
+        if 0 <= expected <= most:
+            batches = file.read_row_groups(group, columns=names).to_batches()
         else:
-            batches = file.iter_batches(rows, row_groups=[i], columns=names)
+            batches = file.iter_batches(most, row_groups=group, columns=names)
         for batch in batches:
             found += batch.num_rows
             yield batch
             del batch
         del batches
-        if found != declared:
-            raise ValueError(f"row group {i} has {found} rows, not {declared}")
+        if found != expected:
+            raise ValueError(f"row groups {group} have {found} rows, not {expected}")
+
+
+def _together(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yield consecutive numbers whose sizes add up to at most so much, or single ones."""
+    group: list[int] = []
+    for number, size in enumerate(sizes):
+        if group and sum(sizes[i] for i in group) + size > most:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
 
 
 def _batches(reader: Any) -> Iterator[Any]:
@@ -324,10 +348,7 @@ def _labels(pa: ModuleType, column: Any, plan: Plan, row: int) -> NDArray[Any]:
 
 def _fill(out: NDArray[Any], columns: Sequence[Any]) -> None:
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by a later check
-        for start in range(0, len(out), STRETCH):
-            part = out[start : start + STRETCH]
-            for j, column in enumerate(columns):
-                part[:, j] = column[start : start + STRETCH]
+        interleave([np.ascontiguousarray(column, out.dtype) for column in columns], out)
 
 
 def _joined(labels: list[NDArray[Any]]) -> NDArray[Any] | None:

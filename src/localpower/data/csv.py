@@ -64,7 +64,10 @@ def read_csv(path: Path, options: Options) -> Iterator[Block]:
         if len(block):
             yield Block(block, labels, taken)
     if not rows:
-        raise DataError(f"{path}: there is no row below the header, line {layout.header}")
+        raise DataError(
+            f"{path}: there is no row below the header, line {layout.header}; say header=False if "
+            "that line is a row"
+        )
 
 
 # The layout

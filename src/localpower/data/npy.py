@@ -40,10 +40,15 @@ def open_npy(path: Path) -> Stored:
 
 
 def _stored(
-    path: Path, offset: int, kind: np.dtype[Any], shape: tuple[int, ...], fortran: bool
+    path: Path,
+    offset: int,
+    kind: np.dtype[Any],
+    shape: tuple[int, ...],
+    fortran: bool,
+    origin: str = "",
 ) -> Stored:
     height = shape[0] if fortran and len(shape) == 2 else 0
-    return Stored(str(path), offset, kind, shape, stamp(path), height)
+    return Stored(str(path), offset, kind, shape, stamp(path), height, origin)
 
 
 def read_header(
@@ -134,10 +139,10 @@ def open_npz(path: Path, options: Options, room: Room) -> Stored | StoredCSR | A
 
 
 def _open_sparse(archive: zipfile.ZipFile, path: Path, room: Room) -> Any:
-    name = str(_small(archive, path, "format").astype("U"))
-    shape = tuple(int(length) for length in _small(archive, path, "shape").reshape(-1))
+    name = str(_small(archive, path, "format", "SU").astype("U"))
+    shape = tuple(int(length) for length in _small(archive, path, "shape", "iu").reshape(-1))
     if name != "csr":
-        return _convert(archive, path, room)
+        return _convert(archive, path, room, shape)
     data, indices, indptr = (_member(archive, path, k, room) for k in ("data", "indices", "indptr"))
     if (
         len(shape) != 2
@@ -147,14 +152,17 @@ def _open_sparse(archive: zipfile.ZipFile, path: Path, room: Room) -> Any:
         or len(data.shape) != 1
         or {indices.dtype.kind, indptr.dtype.kind} != {"i"}
     ):
-        raise DataError(f"{path}: the parts of its sparse matrix do not belong together")
+        raise DataError(
+            f"{path}: the parts of its sparse matrix do not belong together; write it again with "
+            "scipy.sparse.save_npz"
+        )
     last = int(indptr.cut(shape[0], shape[0] + 1).read()[0])
     if not 0 <= last <= data.shape[0]:
-        raise DataError(f"{path}: index pointers outside of the entries")
+        raise DataError(f"{path}: index pointers outside of the entries; write it again")
     return StoredCSR(data, indices, indptr, shape[1], 0, last)
 
 
-def _convert(archive: zipfile.ZipFile, path: Path, room: Room) -> Any:
+def _convert(archive: zipfile.ZipFile, path: Path, room: Room, shape: tuple[int, ...]) -> Any:
     """Load a sparse matrix of another format, which cannot be cut by rows as it stands."""
     from scipy.sparse import load_npz
 
@@ -162,7 +170,7 @@ def _convert(archive: zipfile.ZipFile, path: Path, room: Room) -> Any:
         with archive.open(info) as stream:
             _refuse_bomb(info, f"{path}[{info.filename}]")
             read_header(stream, info.file_size, f"{path}[{info.filename}]", kinds="fiubcSU")
-    if sum(info.file_size for info in archive.infolist()) > room.limit // 3:
+    if sum(info.file_size for info in archive.infolist()) + 8 * sum(shape[:1]) > room.limit // 3:
         raise DataError(f"{path}: a large sparse matrix that is not CSR; save it as X.tocsr()")
     matrix: Any = load_npz(path)
     if hasattr(matrix, "indptr"):
@@ -170,13 +178,13 @@ def _convert(archive: zipfile.ZipFile, path: Path, room: Room) -> Any:
     return matrix.tocsr()
 
 
-def _small(archive: zipfile.ZipFile, path: Path, key: str) -> Any:
+def _small(archive: zipfile.ZipFile, path: Path, key: str, kinds: str) -> Any:
     """Read an array of a few bytes."""
     info = archive.getinfo(f"{key}.npy")
     if info.file_size > MAX_HEADER:
         raise DataError(f"{path}[{key}] is {info.file_size} bytes long; write it again")
     content = io.BytesIO(archive.read(info))
-    read_header(content, info.file_size, f"{path}[{key}]", kinds="iuSU")
+    read_header(content, info.file_size, f"{path}[{key}]", kinds)
     content.seek(0)
     return np.lib.format.read_array(content, allow_pickle=False)
 
@@ -196,7 +204,7 @@ def _member(archive: zipfile.ZipFile, path: Path, key: str, room: Room) -> Store
             shutil.copyfileobj(stream, out, CHUNK)
     if os.path.getsize(target) < info.file_size - header:
         raise DataError(f"{name} ends too early; write it again")
-    return _stored(target, 0, kind, shape, fortran)
+    return _stored(target, 0, kind, shape, fortran, name)
 
 
 def _refuse_bomb(info: zipfile.ZipInfo, name: str) -> None:

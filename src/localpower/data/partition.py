@@ -213,7 +213,7 @@ def _assigned(source: Source, shard: Numbers, workers: int, at_once: int) -> Par
     finally:
         for spool in spools:
             spool.close()
-    tables = [spool.table(raw=False) for spool in spools]
+    tables = [spool.table() for spool in spools]
     cut_up = _of([table.pieces for table in tables], source, at_once)
     return replace(cut_up, order=np.concatenate(parts), room=room)
 

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint
-from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed, is_stored, stamp
+from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed, cut, is_stored, stamp
 from localpower.data.arrow import read_arrow, read_parquet
 from localpower.data.blocks import Block, Options, choose
 from localpower.data.csv import read_csv
@@ -46,6 +46,7 @@ STREAMED: dict[str, Callable[[Path, Options], Iterator[Block]]] = {
     "csv": read_csv, "svmlight": read_svmlight, "parquet": read_parquet, "arrow": read_arrow,
 }  # fmt: skip
 SAMPLE = 20  # lines that tell what a text is
+SAMPLE_ROWS, MOST_LABELS = 1000, 20  # rows that are looked at for a label without a name
 SVMLIGHT = re.compile(rb"^(\S+\s+)?(qid:\d+\s+)?\d+:\S")
 
 
@@ -188,7 +189,7 @@ def open_source(
     """
     if isinstance(data, Source):
         return data
-    options = options or Options()
+    told, options = options is not None, options or Options()
     size = budget(memory)
     room = Room(int(ROWS_SHARE * size), cache)
     try:
@@ -197,9 +198,15 @@ def open_source(
         names, tables = tuple(name for name, _ in found), [table for _, table in found]
         tables = _settle(tables, columns, options)
         _check_widths(names, tables)
-        _hint(tables[0])
+        if (hint := _hint(tables[0])) is not None:
+            warnings.warn(hint + _whose_options(hint), DataHint, stacklevel=3)
         if labels is not None:
             tables = _labelled(tables, labels)
+    except DataError as error:
+        room.close()
+        if told or not (whose := _whose_options(str(error))):
+            raise
+        raise DataError(f"{error}{whose}") from error
     except BaseException:
         room.close()
         raise
@@ -227,9 +234,9 @@ def is_path(data: Any) -> bool:
 
 def is_stream(data: Any) -> bool:
     """Tell a generator or another iterable of blocks from a matrix."""
-    known = isinstance(data, list | tuple | np.ndarray) or is_frame(data) or is_path(data)
+    known = isinstance(data, list | tuple | np.ndarray | Mapping | bytes) or is_path(data)
     array = any(hasattr(data, name) for name in ("__array__", "tocsr", "__array_interface__"))
-    return not known and not array and isinstance(data, Iterable)
+    return not known and not array and not is_frame(data) and isinstance(data, Iterable)
 
 
 def is_function(data: Any) -> bool:
@@ -317,7 +324,8 @@ def _stream(blocks: Iterable[Any], name: str, options: Options) -> Iterator[Bloc
         every = chosen == list(range(rows.shape[1]))
         taken = rows if every else rows[:, chosen]
         labels = None if label is None else _dense(rows[:, [label]])
-        yield Block(taken.astype(kind, copy=False), labels)
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield Block(taken.astype(kind, copy=False), labels)
 
 
 def _dense(column: Any) -> NDArray[Any]:
@@ -327,7 +335,8 @@ def _dense(column: Any) -> NDArray[Any]:
 def _file(path: Path, options: Options, room: Room) -> Table:
     kind = _format(path)
     if kind in STREAMED:
-        return cached(path, options, STREAMED[kind](path, options), room, kind == "svmlight")
+        table = cached(path, options, STREAMED[kind](path, options), room, kind == "svmlight")
+        return replace(table, text=kind == "csv")
     if kind == "zarr":  # a folder's own time of change says nothing about its chunks: not cached
         return keep(read_zarr(path, options), room, str(path))
     if kind == "hdf5":
@@ -376,7 +385,9 @@ def _matrix(data: Any, name: str, room: Room) -> Any:
     if isinstance(array, np.memmap) and (stored := stored_memmap(array)) is not None:
         return _matrix(stored, name, room)
     if array.dtype.itemsize > 8:
-        with np.errstate(over="ignore"):  # what is too large is found as infinity later
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # what is too large is found as infinity later
             array = array.astype(np.float64)
     if not array.flags.c_contiguous and array.nbytes <= room.left:
         room.left -= array.nbytes
@@ -402,12 +413,15 @@ def _csr(matrix: Any) -> Any:
 
     if hasattr(matrix, "indptr"):
         check_compressed(matrix)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         wide = matrix.dtype not in (np.float32, np.float64)
         csr = csr_array(matrix.astype(np.float64) if wide else matrix)
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()
+    if csr.indptr.dtype != np.int32 and max(csr.nnz, *csr.shape) < np.iinfo(np.int32).max:
+        parts = csr.data, csr.indices.astype(np.int32), csr.indptr.astype(np.int32)
+        csr = csr_array(parts, shape=csr.shape)
     return csr
 
 
@@ -422,7 +436,9 @@ def _settle(tables: list[Table], columns: int, options: Options) -> list[Table]:
     else:
         base = 0 if options.zero_based else 1
     if lowest < base:
-        raise DataError("zero_based=False, but an index 0 occurs; leave it out or say True")
+        raise DataError(
+            "an index 0 occurs in svmlight text with zero_based=False; leave that out, or say True"
+        )
     widest = max(int(columns), *(table.columns - (base if table.lowest is not None else 0)
                             for table in tables))  # fmt: skip
     return [table if table.lowest is None else table.settled(base, widest) for table in tables]
@@ -443,9 +459,32 @@ def _check_widths(names: Sequence[str], tables: Sequence[Table]) -> None:
             )
 
 
-def _hint(table: Table) -> None:
-    if table.names is not None and (text := label_hint(table.names)) is not None:
-        warnings.warn(text, DataHint, stacklevel=4)
+def _whose_options(text: str) -> str:
+    """Say where the options are given that a message names."""
+    named = re.findall(r"\b(columns|drop|label|header|delimiter|key)=", text)
+    options = " and ".join(f"{name}=" for name in dict.fromkeys(named))
+    return f" ({options} of localpower.read, or of the command)" if named else ""
+
+
+def _hint(table: Table) -> str | None:
+    """Say what looks as if it were no feature: by its name, or by its values if it has none."""
+    if table.names is not None:
+        return label_hint(table.names)
+    if not table.text:
+        return None
+    piece = table.pieces[0]
+    sample = cut(piece, 0, min(SAMPLE_ROWS, piece.shape[0]))
+    rows = sample.read() if is_stored(sample) else sample
+    whole = (rows == np.round(rows)).all(axis=0)
+    for number in (0, rows.shape[1] - 1):
+        kinds = len(np.unique(rows[:, number]))
+        if whole[number] and not whole.all() and 1 < kinds <= min(MOST_LABELS, len(rows) // 4):
+            return (
+                f"column {number} holds {kinds} different whole numbers where others have "
+                f"fractions, like a label; if it is none of the features, leave it out with "
+                f"drop=[{number}]"
+            )
+    return None
 
 
 def _labelled(tables: list[Table], labels: Any) -> list[Table]:

@@ -74,6 +74,7 @@ class Table:
 
     `labels` (rows,) and `names` of the columns where there are such. `lowest` is the least column
     number of svmlight text, which is counted from there or from one; None for everything else.
+    `text` says that it is a table of text, where columns may be labels.
     """
 
     pieces: tuple[Any, ...]
@@ -81,6 +82,7 @@ class Table:
     labels: NDArray[Any] | None = None
     names: tuple[str, ...] | None = None
     lowest: int | None = None
+    text: bool = False
 
     def settled(self, base: int, columns: int) -> Table:
         """Count columns of svmlight text from `base`, and make them `columns` many."""
@@ -90,7 +92,7 @@ class Table:
 
 def keep(blocks: Iterable[Block], room: Room, name: str, raw_indices: bool = False) -> Table:
     """Take all blocks in and return them as a table; temporary files where memory is full."""
-    return Spool(room).filled(blocks, name).table(raw_indices)
+    return Spool(room, raw=raw_indices).filled(blocks, name).table()
 
 
 def cached(path: Path, options: Options, blocks: Iterable[Block], room: Room, raw: bool) -> Table:
@@ -103,7 +105,7 @@ def cached(path: Path, options: Options, blocks: Iterable[Block], room: Room, ra
         room.cache.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(".part", f"{folder.name}.", room.cache))
         try:
-            table = Spool(Room(0), part).filled(blocks, str(path)).table(raw)
+            table = Spool(Room(0), part, raw).filled(blocks, str(path)).table()
             if not table.pieces:
                 return table
             _write_description(part, table)
@@ -127,12 +129,14 @@ def check_disk(path: Path, size: int) -> None:
 class Spool:
     """Collects the blocks of one table: in memory while the room has some, then in files.
 
-    With a `folder`, all goes to files there.
+    With a `folder`, all goes to files there. `raw` says that column numbers are those of svmlight
+    text: their least and largest are known at the end only.
     """
 
-    def __init__(self, room: Room, folder: Path | None = None) -> None:
-        self.room, self.folder = room, folder
+    def __init__(self, room: Room, folder: Path | None = None, raw: bool = False) -> None:
+        self.room, self.folder, self.raw = room, folder, raw
         self.held: list[Any] = []
+        self.written: list[Any] = []
         self.labels: list[NDArray[Any]] = []
         self.files: list[IO[bytes]] = []
         self.rows = self.entries = self.columns = 0
@@ -165,7 +169,7 @@ class Spool:
             self.columns = rows.shape[1]
         if sparse != self.sparse:
             raise DataError(f"{name}: has dense and sparse blocks; give all in one form")
-        if not sparse and rows.shape[1] != self.columns:
+        if not self.raw and rows.shape[1] != self.columns:
             raise DataError(
                 f"{name}: a block of {rows.shape[1]} columns after {self.columns} in the first"
             )
@@ -175,11 +179,20 @@ class Spool:
         if sparse and rows.nnz:
             least = int(rows.indices.min())
             self.lowest = least if self.lowest is None else min(self.lowest, least)
-        self._take(rows.astype(np.promote_types(rows.dtype, self.dtype), copy=False))
+        kind = np.promote_types(rows.dtype, self.dtype)
+        if self.files and kind != self.dtype:
+            if self.folder is not None:
+                raise DataError(
+                    f"{name}: blocks of {kind} after {self.dtype}; give all in one type"
+                )
+            self._finish()
+        self.dtype = kind
+        self._take(rows)
 
     def _take(self, rows: Any) -> None:
-        size = size_of(rows)
-        if not self.files and (size > self.room.left or self.folder is not None):
+        size = _taken_by(rows)
+        beyond = self.written or self.folder is not None or size > self.room.left
+        if not self.files and beyond:
             self._open()
         if self.files:
             self._write(rows)
@@ -198,14 +211,15 @@ class Spool:
         held, self.held = self.held, []
         while held:
             rows = held.pop(0)
-            self.room.left += size_of(rows)
+            self.room.left += _taken_by(rows)
             self._write(rows)
 
     def _write(self, rows: Any) -> None:
-        if self.dtype is not None and rows.dtype != self.dtype:
-            raise DataError(f"blocks of {rows.dtype} after {self.dtype}; give all in one type")
+        rows = rows.astype(self.dtype, copy=False)
         if self.sparse:
             places = rows.indptr[1:] + np.int64(self.entries)
+            if self.columns > np.iinfo(np.int32).max:
+                raise DataError(f"{self.columns} columns are more than can be kept in files")
             parts = [rows.data, rows.indices.astype(np.int32), places]
             self.entries += rows.nnz
         else:
@@ -215,13 +229,20 @@ class Spool:
             stream.write(part.data)
         self.rows += rows.shape[0]
 
-    def table(self, raw: bool) -> Table:
-        """Return all that was taken in; `raw` if column numbers are still as in the text."""
-        labels = join_labels(self.labels) if self.labels else None
+    def _finish(self) -> None:
+        """Close the files and describe them; rows of another type go to others."""
         self.close()
-        pieces = (self._stored(),) if self.files else tuple(self.held)
+        self.written.append(self._stored())
+        self.files, self.rows, self.entries = [], 0, 0
+
+    def table(self) -> Table:
+        """Return all that was taken in."""
+        labels = join_labels(self.labels) if self.labels else None
+        if self.files:
+            self._finish()
         lowest = 1 if self.lowest is None else self.lowest  # without entries, either count will do
-        return Table(pieces, self.columns, labels, self.names, lowest if raw else None)
+        pieces = tuple(self.written or self.held)
+        return Table(pieces, self.columns, labels, self.names, lowest if self.raw else None)
 
     def _stored(self) -> Any:
         """Describe what was written."""
@@ -234,6 +255,13 @@ class Spool:
         indices = Stored(paths[1], 0, np.dtype(np.int32), (self.entries,), stamp(paths[1]))
         indptr = Stored(paths[2], 0, np.dtype(np.int64), (self.rows + 1,), stamp(paths[2]))
         return StoredCSR(data, indices, indptr, self.columns, 0, self.entries)
+
+
+def _taken_by(rows: Any) -> int:
+    """Bytes of memory that holding rows takes: none for a view of what is the user's own."""
+    dense = isinstance(rows, np.ndarray)
+    borrowed = dense and not (rows.flags.owndata or rows.flags.writeable)
+    return 0 if borrowed else size_of(rows)
 
 
 def size_of(rows: Any) -> int:

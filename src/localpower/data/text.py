@@ -43,7 +43,12 @@ class Chunk(NamedTuple):
 def read_chunks(path: Path) -> Generator[Chunk, None, None]:
     """Yield the lines of a file a few megabytes at a time, with line ends made newlines."""
     lines = 0
-    for data in _whole_lines(_unix(_without_mark(_pieces(path), path)), path):
+    for data in _whole_lines(_unix(_without_mark(_pieces(path), path))):
+        if data is None:
+            raise DataError(
+                f"{path}, line {lines + 1}: the line is longer than {MAX_LINE} bytes; check that "
+                "this is text with a row a line"
+            )
         nul = data.find(0)
         good = data if nul < 0 else data[: data.rfind(b"\n", 0, nul) + 1]
         if good:
@@ -189,22 +194,18 @@ def _unix(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield b"\n"
 
 
-def _whole_lines(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
+def _whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes | None]:
+    """Cut after newlines; None where a line is too long."""
     held: list[memoryview] = []  # the start of a line that has not ended
-    size = lines = 0
+    size = 0
     for piece in pieces:
         cut = piece.rfind(b"\n") + 1
         if cut:
-            whole = b"".join([*held, memoryview(piece)[:cut]])
-            yield whole
-            lines += count_lines(whole)
+            yield b"".join([*held, memoryview(piece)[:cut]])
             held, size = [], 0
         held.append(memoryview(piece)[cut:])
         size += len(held[-1])
         if size > MAX_LINE:
-            raise DataError(
-                f"{path}, line {lines + 1}: the line is longer than {MAX_LINE} bytes; check that "
-                "this is text with a row a line"
-            )
+            yield None
     if size:
         yield b"".join([*held, b"\n"])

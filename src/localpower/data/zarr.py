@@ -25,6 +25,7 @@ from localpower.data.frames import Columns, columns_of, matrix_blocks
 METADATA_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 30  # a chunk is decompressed whole
 CHUNK_ROW_BYTES = 1 << 33
+BLOCKS_AT_ONCE = 4  # zarr unpacks the chunks of one read side by side: one block has too few
 METADATA_FILES = (".zarray", "zarr.json")
 COMPRESSORS = {"blosc", "zlib", "gzip", "bz2", "lzma", "lz4", "zstd"}
 FILTERS = {"shuffle", "delta", "fixedscaleoffset", "bitround", "crc32", "adler32", "fletcher32"}
@@ -60,7 +61,7 @@ class _Layout:
 
 
 def _rows(array: Any, layout: _Layout, columns: Columns) -> Iterator[Block]:
-    step = block_rows(layout.shape[1], layout.dtype)
+    step = BLOCKS_AT_ONCE * block_rows(layout.shape[1], layout.dtype)
     step = max(1, step // layout.chunk_rows) * layout.chunk_rows
     for start in range(0, layout.shape[0], step):
         yield from matrix_blocks(np.asarray(array[start : start + step]), columns)
