@@ -32,7 +32,8 @@ def four_columns(basis, target):
 def errors(request, data_set):
     """Per variant: error on all five columns after each round, and on four at the end."""
     path = data_set(request.param)
-    piece = open_source(path).pieces[0]
+    with open_source(path) as source:
+        piece = source.pieces[0].read()
     A = piece.toarray() if hasattr(piece, "toarray") else piece.astype(float)
     peak = np.abs(A).max(axis=0)
     target = np.linalg.svd(A / np.where(peak, peak, 1), full_matrices=False)[2][:5].T

@@ -28,15 +28,29 @@ enum {
   TILE = 256,        /* columns whose part of a panel stays in the first-level cache */
   GROUP_BYTES = 1 << 18, /* rows between whose two products nothing else is read */
   MIN_GROUP = 12, MAX_GROUP = 48,
+  SHORT_ROW = 900,  /* columns */
   SPARE = 8,         /* rows that sums are padded with, at least ROWS of any panel */
 };
 
 int usable(void) { return USABLE; }
 ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d; }
 
+#define LINE(T) (ptrdiff_t)(64 / sizeof(T)) /* numbers in a line of the cache */
+
+/* s += b[.][j] Z[j], for one column j of ROWS rows */
+#define FORWARD(V, NV, ROWS, W, j)                                                                 \
+  {                                                                                                \
+    V z[NV];                                                                                       \
+    for (int v = 0; v < NV; v++) z[v] = ((const V *)(Z + (j) * W))[v];                             \
+    for (int q = 0; q < ROWS; q++) {                                                               \
+      V a = b[q][j] - (V){0};                                                                      \
+      for (int v = 0; v < NV; v++) s[q][v] += a * z[v];                                            \
+    }                                                                                              \
+  }
+
 /* One panel: t = B Z, then Y += B't. ROWS rows share every load of Z and of Y. */
 #define PANEL(T, V, LANES, NV, ROWS)                                                               \
-  INLINE void panel_##T##_##NV(const T *restrict B, ptrdiff_t n, ptrdiff_t d,                      \
+  INLINE void panel_##T##_##NV(const T *restrict B, ptrdiff_t n, ptrdiff_t d, ptrdiff_t ahead,     \
                                const T *restrict Z, T *restrict Y, T *restrict t) {                \
     enum { W = NV * LANES };                                                                       \
     for (ptrdiff_t c = 0; c < (n + ROWS) * W; c++) t[c] = 0;                                       \
@@ -49,14 +63,13 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
           b[q] = B + (i + q < n ? i + q : i) * d;                                                  \
           for (int v = 0; v < NV; v++) s[q][v] = sums[q * NV + v];                                 \
         }                                                                                          \
-        for (ptrdiff_t j = first; j < last; j++) {                                                 \
-          V z[NV];                                                                                 \
-          for (int v = 0; v < NV; v++) z[v] = ((const V *)(Z + j * W))[v];                         \
-          for (int q = 0; q < ROWS; q++) {                                                         \
-            V a = b[q][j] - (V){0};                                                                \
-            for (int v = 0; v < NV; v++) s[q][v] += a * z[v];                                      \
-          }                                                                                        \
+        ptrdiff_t j = first;                                                                       \
+        for (; j + LINE(T) <= last; j += LINE(T)) {                                                \
+          if (ahead)                                                                               \
+            for (int q = 0; q < ROWS; q++) __builtin_prefetch(b[q] + ahead + j, 0, 2);             \
+          for (int u = 0; u < LINE(T); u++) FORWARD(V, NV, ROWS, W, j + u)                         \
         }                                                                                          \
+        for (; j < last; j++) FORWARD(V, NV, ROWS, W, j)                                           \
         for (int q = 0; q < ROWS; q++)                                                             \
           for (int v = 0; v < NV; v++) sums[q * NV + v] = s[q][v];                                 \
       }                                                                                            \
@@ -101,11 +114,14 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
         rows = shifted;                                                                            \
       }                                                                                            \
       T *y = Y;                                                                                    \
+      /* short rows are no streams that the machine would foresee by itself */                     \
+      ptrdiff_t ahead = !shift && d <= SHORT_ROW && i + 2 * group <= n ? group * d : 0;            \
       for (int left = vectors; left > 0; left -= 3) {                                              \
         int nv = left < 3 ? left : 3;                                                              \
-        if (nv == 3) panel_##T##_3(rows, m, d, z, y, t);                                           \
-        else if (nv == 2) panel_##T##_2(rows, m, d, z, y, t);                                      \
-        else panel_##T##_1(rows, m, d, z, y, t);                                                   \
+        if (nv == 3) panel_##T##_3(rows, m, d, ahead, z, y, t);                                           \
+        else if (nv == 2) panel_##T##_2(rows, m, d, ahead, z, y, t);                                      \
+        else panel_##T##_1(rows, m, d, ahead, z, y, t);                                                   \
+        ahead = 0; /* once is enough */                                                            \
         z += d * nv * LANES;                                                                       \
         y += d * nv * LANES;                                                                       \
       }                                                                                            \

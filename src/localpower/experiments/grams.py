@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from threading import Barrier
 from typing import Any, TypeVar, cast
 
@@ -42,6 +43,10 @@ class Grams:
         beside = np.broadcast_to(Z.transpose(1, 2, 0, 3), (m, d, len(Z), Z.shape[-1]))
         Y = self.stack @ beside.reshape(m, d, -1)
         return Y.reshape(m, d, len(Z), -1).transpose(2, 0, 1, 3)
+
+    def several_times(self, times: int) -> AbstractContextManager[None]:
+        """All there is is in memory."""
+        return nullcontext()
 
     def power_steps(self, tasks: Sequence[PowerSteps]) -> list[list[Product]]:
         """Run tasks of equally many steps; per task the replies of all shards.
