@@ -635,3 +635,31 @@ def test_a_bad_file_is_refused_with_its_name_and_a_remedy(name, reports):
 def test_good_files_are_read_under_the_same_limit(good):
     reports = run_child(good, [(path, path, {}, False) for path in good])
     assert {error for error, _, _ in reports.values()} == {"no error"}
+
+
+ALONE = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (512 << 20,) * 2)
+import sys
+import localpower as lp
+try:
+    lp.svd(sys.argv[1], 2, rng=0)
+except lp.DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in CASES if "unpacks_to" in name or "2_to_the_31" in name or "declares" in name],
+)
+def test_the_largest_lies_are_refused_by_a_process_of_512_mb(name, tmp_path):
+    write, suffix, parts, options, shrink, _ = CASES[name]
+    assert not shrink
+    assert not options
+    path = tmp_path / f"{name}{suffix}"
+    write(path)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(path)], capture_output=True, text=True, timeout=100
+    )
+    assert all(part in done.stdout for part in parts), done.stderr

@@ -10,6 +10,7 @@ import bz2
 import gzip
 import lzma
 import os
+import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -22,11 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
+from localpower.data.memory import available
 
 CHUNK = 1 << 21  # bytes of text that are parsed at once
 MAX_THREADS = 4
 MAX_LINE = 1 << 26
 FREE_BYTES, MAX_RATIO = 1 << 26, 200  # what an archive may unpack to, and how many times its size
+LITTLE = 1 << 29  # bytes; a thread or a large library may reserve a good part of it
+TRUSTED = 1 << 20  # packed bytes that are looked at before anything is parsed
 XZ_MEMORY = 1 << 28  # dictionary of xz; its largest preset takes 2**26
 
 T = TypeVar("T")
@@ -70,7 +74,7 @@ def count_lines(data: bytes) -> int:
 
 def parse_in_order(parse: Callable[[Chunk], T], chunks: Iterator[Chunk]) -> Iterator[T]:
     """Parse chunks in a few threads, so many at a time, and yield or raise in the file's order."""
-    threads = min(MAX_THREADS, _cpus())
+    threads = min(MAX_THREADS, _cpus()) if available() > LITTLE else 1
     pool = ThreadPoolExecutor(threads)
     ahead: deque[Future[T]] = deque()
     try:
@@ -109,7 +113,12 @@ def show(word: bytes | str) -> str:
 
 
 def arrow() -> Any:
-    """Return pyarrow with its parser of text, which rounds as `float` does, or None."""
+    """Return pyarrow with its parser of text, which rounds as `float` does, or None.
+
+    Where there is little memory it is not loaded: it would take most of that.
+    """
+    if "pyarrow" not in sys.modules and available() < LITTLE:
+        return None
     try:
         import pyarrow.csv
     except ImportError:
@@ -141,17 +150,25 @@ def _pieces(path: Path) -> Iterator[bytes]:
             while piece := packed.read(max(CHUNK, 4)):
                 yield piece
             return
-        size = 0
         try:
             if unpack is lzma.open:  # asks for the dictionary before it is there
                 lzma.LZMADecompressor(memlimit=XZ_MEMORY).decompress(start, max_length=1)
-            with unpack(packed) as stream:
-                while piece := stream.read(max(CHUNK, 4)):
-                    size += len(piece)
-                    _check_ratio(size, packed.tell(), path)
-                    yield piece
+            for _ in _unpacked(unpack, packed, path):  # a bomb is not worth parsing
+                if packed.tell() > TRUSTED:
+                    break
+            packed.seek(0)
+            yield from _unpacked(unpack, packed, path)
         except UNPACK_ERRORS as error:
             raise DataError(f"{path}: cannot be unpacked ({error}); get the file again") from error
+
+
+def _unpacked(unpack: Callable[[BinaryIO], Any], packed: BinaryIO, path: Path) -> Iterator[bytes]:
+    size = 0
+    with unpack(packed) as stream:
+        while piece := stream.read(max(CHUNK, 4)):
+            size += len(piece)
+            _check_ratio(size, packed.tell(), path)
+            yield piece
 
 
 def _unpacker(start: bytes) -> Callable[[BinaryIO], Any] | None:
