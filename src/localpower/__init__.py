@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from localpower.api import pca, svd
 from localpower.core import schedule
 from localpower.core.errors import (
+    ConvergenceWarning,
     DataError,
     DataHint,
     EngineError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PCA",
+    "ConvergenceWarning",
     "DataError",
     "DataHint",
     "EngineError",

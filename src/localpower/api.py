@@ -8,9 +8,9 @@ import secrets
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from operator import index
 from typing import Any
@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS
+from localpower.core.certificate import Certificate, certify, rayleigh_ritz
 from localpower.core.engine import Engine
-from localpower.core.errors import DataError, DataHint
+from localpower.core.errors import ConvergenceWarning, DataError, DataHint
+from localpower.core.exact import gram, tsqr
 from localpower.core.factors import Factors, factors
 from localpower.core.ledger import Ledger
 from localpower.core.linalg import Array, random_basis
 from localpower.core.local_power import State, local_power
+from localpower.core.local_ritz import PROPOSALS, local_ritz
 from localpower.core.one_shot import aligned_average, uda, wda
 from localpower.core.randomized import dr_svd
 from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
@@ -32,7 +35,6 @@ from localpower.core.shard import Shard, is_sparse
 from localpower.data import partition as partitions
 from localpower.data.partition import PARTITIONS, Partition
 from localpower.data.source import Source, open_source
-from localpower.diagnostics.distance import subspace_distance
 from localpower.engines.registry import connect
 from localpower.engines.wrappers import Metered
 from localpower.result import Record, Result
@@ -40,6 +42,8 @@ from localpower.version import __version__
 
 Callback = Callable[[Record, State], Any]
 FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
+EXTRA = 5  # columns beyond the rank, for the gap and for faster convergence
+STALL = 6  # rounds without progress that end a run with local steps
 WORK = 6  # (d, r) arrays that a run holds at the same time on one machine
 WIDE = 10, 1000  # columns per row, and columns, from which a transposed matrix is suspected
 
@@ -54,19 +58,34 @@ class Options:
     align: str
     align_at: str
     steps: int
+    proposal: str
+    certify: bool
+
+
+def _start(engine: Engine, rng: np.random.Generator, o: Options) -> State:
+    return State(random_basis(engine.columns, o.width, rng).astype(engine.dtype, copy=False))
 
 
 def _iterate(
     engine: Engine, rng: np.random.Generator, o: Options, schedule: Schedule
 ) -> Iterator[State]:
-    start = State(random_basis(engine.columns, o.width, rng).astype(engine.dtype, copy=False))
-    return local_power(engine, start, schedule=schedule, align=o.align, align_at=o.align_at)
+    start = _start(engine, rng, o)
+    how = {"align": o.align, "align_at": o.align_at, "exact": o.certify}
+    return local_power(engine, start, schedule=schedule, **how)  # type: ignore[arg-type]
+
+
+def _ritz(engine: Engine, rng: np.random.Generator, o: Options, proposal: str) -> Iterator[State]:
+    return local_ritz(engine, _start(engine, rng, o), proposal=proposal, steps=2 * o.steps)
 
 
 METHODS: dict[str, Callable[[Engine, np.random.Generator, Options], Iterator[State]]] = {
     "local_power": lambda e, rng, o: _iterate(e, rng, o, o.schedule),
     "dpi": lambda e, rng, o: _iterate(e, rng, o, constant(1)),
     "one_shot": lambda e, rng, o: islice(_iterate(e, rng, o, constant(o.steps)), 1),
+    "local_ritz": lambda e, rng, o: _ritz(e, rng, o, o.proposal),
+    "block_krylov": lambda e, rng, o: _ritz(e, rng, o, "residual"),
+    "gram": lambda e, rng, o: gram(e, o.rank),
+    "tsqr": lambda e, rng, o: tsqr(e, o.rank),
     "uda": lambda e, rng, o: uda(e, o.rank),
     "wda": lambda e, rng, o: wda(e, o.rank),
     "aligned_average": lambda e, rng, o: aligned_average(e, o.rank),
@@ -83,8 +102,11 @@ def svd(
     schedule: str | Iterable[int] | Schedule = "constant",
     align: str = "procrustes",
     align_at: str = "server",
+    proposal: str = "anchor+residual",
     width: int | None = None,
     max_rounds: int = 30,
+    max_bytes: float | None = None,
+    max_seconds: float | None = None,
     tol: float = 0.0,
     workers: int | None = None,
     partition: str = "contiguous",
@@ -113,7 +135,10 @@ def svd(
     method : str
         ``"local_power"`` is Algorithm 1 of the paper. ``"dpi"`` takes one step a round,
         ``"one_shot"`` one round of `steps` steps (give it many). ``"uda"``, ``"wda"``,
-        ``"aligned_average"`` and ``"dr_svd"`` are the one-shot baselines.
+        ``"aligned_average"`` and ``"dr_svd"`` are the one-shot baselines. Beyond the paper:
+        ``"local_ritz"`` reaches a certified tolerance in a handful of rounds, ``"block_krylov"`` is
+        the same without local work; ``"tsqr"`` and ``"gram"`` are exact in one round of d(d+1)/2
+        words, the latter with half the digits.
     steps : int
         Local power iterations per round, p.
     schedule : str, set of int, or callable
@@ -125,13 +150,20 @@ def svd(
     align_at : {"server", "worker"}
         ``"server"`` aligns to the largest shard's basis, as the paper; ``"worker"`` to the
         broadcast basis, which halves the upload.
+    proposal : str
+        What ``"local_ritz"`` makes its next block from: ``"anchor"``, ``"all"``, these with
+        ``"+residual"``, or ``"residual"``.
     width : int, optional
-        Columns that are iterated, r, at least `rank` (the default).
+        Columns that are iterated, r, at least `rank`. By default that, or 5 more where the angle
+        to the answer is certified: by ``"local_ritz"``, ``"block_krylov"``, and if `tol` is given.
     max_rounds : int
         Rounds of the method at most.
+    max_bytes, max_seconds : float, optional
+        Stop after the round in which more was moved, up and down, or more time went by.
     tol : float
-        Stop when a round turns the leading `rank` columns of the basis by a sine of at most this.
-        0 does all rounds.
+        Stop when the sine of the angle between the leading `rank` columns and the true ones is
+        certified to be at most this; or, where there is no gap after them, their residuals. With
+        p > 1 that takes dr words more in each upload. 0 does all rounds.
     workers : int, optional
         Cut the rows into so many shards. By default as many as the engine works on at once, more
         if they would not fit in memory, or the user's own shards.
@@ -178,6 +210,9 @@ def svd(
     """
     options = _options(rank, method, steps, schedule, align, align_at, width)
     max_rounds, tol, workers = _run_options(max_rounds, tol, workers, scale, callback)
+    _one_of("proposal", proposal, PROPOSALS)
+    options = replace(options, proposal=proposal, certify=tol > 0)
+    limits = _limits(max_bytes, max_seconds)
     center = bool(center)
     how = "shuffled" if shuffle and partition == "contiguous" else _partition(partition)
     seed, generator = _random(rng)
@@ -187,6 +222,8 @@ def svd(
         source = open_source(data, memory=memory, cache=cache, shards=workers)
         if source is not data:
             stack.callback(source.close)
+        if width is None and (tol or method in ("local_ritz", "block_krylov")):
+            options = replace(options, width=min(options.rank + EXTRA, source.columns))
         _check_fit(options, source)
         shuffler = generator if how == "contiguous" else generator.spawn(1)[0]
         at_once = engine.size if workers else _useful(engine.size, source, options.width)
@@ -199,7 +236,13 @@ def svd(
         kernels = prepare(metered, columns_, products, options.width)
         metered.phase = "iterate"
         states = islice(METHODS[method](metered, generator, options), max_rounds)
-        history, basis = _follow(states, metered, options.rank, tol, callback)
+        trace = columns_.trace(source.rows)
+        judge = Judge(options.rank, tol, trace, float(np.finfo(source.dtype).eps), *limits)
+        history, basis, reason = _follow(states, metered, judge, callback, max_rounds)
+        if method in ("gram", "tsqr"):
+            reason = "exact"
+        if tol and reason not in ("angle", "residual", "exact", "callback"):
+            _warn_not_converged(reason, history, tol, method)
         metered.phase = "factors"
         found = factors(metered, basis, options.rank)
         U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
@@ -224,6 +267,8 @@ def svd(
         "engine": type(engine).__name__.lower(),
         "center": center,
         "scale": scale,
+        "proposal": proposal,
+        "reason": reason,
         "seed": seed,
         "rows": source.rows,
         "columns": source.columns,
@@ -318,19 +363,59 @@ def _partition(name: Any) -> str:
     return str(name)
 
 
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Decides when a run is done: what was asked for, and what may be spent."""
+
+    rank: int
+    tol: float
+    trace: float
+    eps: float
+    max_bytes: float
+    max_seconds: float
+
+    def certificate(self, state: State) -> Certificate | None:
+        """What the state tells of the basis that it has the exact image of."""
+        if state.exact is None:
+            return None
+        return certify(*rayleigh_ritz(*state.exact), self.rank, self.trace, self.eps)
+
+    def verdict(self, found: Certificate | None, history: Sequence[Record]) -> str | None:
+        """Why to stop, if there is a reason."""
+        if found is not None and self.tol:
+            if found.angle <= self.tol:
+                return "angle"
+            if found.gap <= self.tol and found.residual <= self.tol:
+                return "residual"
+            if _stalled(history):
+                return "stalled"
+        spent = sum(record.bytes_up + record.bytes_down for record in history)
+        seconds = sum(record.seconds for record in history)
+        return "budget" if spent > self.max_bytes or seconds > self.max_seconds else None
+
+
+def _stalled(history: Sequence[Record]) -> bool:
+    """Whether residuals of rounds with local steps have not fallen for some time."""
+    recent = [record.residual for record in history[-STALL:] if record.steps > 1]
+    known = [residual for residual in recent if residual is not None]
+    return len(known) == STALL and min(known[1:]) > 0.9 * known[0]
+
+
 def _follow(
     states: Iterator[State],
     engine: Metered,
-    rank: int,
-    tol: float,
+    judge: Judge,
     callback: Callback | None,
-) -> tuple[tuple[Record, ...], Array]:
-    """Run a method to its end, to `tol`, or until the callback says so; keep the history."""
+    max_rounds: int,
+) -> tuple[tuple[Record, ...], Array, str]:
+    """Run a method until there is a reason to stop; return history, basis and reason."""
     history: list[Record] = []
     basis: Array | None = None
-    steps, seen, before = 0, engine.ledger.rounds, time.perf_counter()
+    steps, seen, before = 0, engine.ledger.hops, time.perf_counter()
+    reason = None
     for state in states:
         traffic = Ledger(engine.ledger.records[seen:])
+        found = judge.certificate(state)
         now = time.perf_counter()
         record = Record(
             round=state.round,
@@ -339,17 +424,48 @@ def _follow(
             bytes_down=traffic.bytes_down,
             seconds=now - before,
             bytes_read=traffic.bytes_read,
+            angle=None if found is None else found.angle,
+            residual=None if found is None else found.residual,
+            rigorous=None if found is None else found.rigorous,
         )
-        steps, seen, before = state.steps, seen + traffic.rounds, now
+        steps, seen, before = state.steps, seen + traffic.hops, now
         history.append(record)
-        previous, basis = basis if tol else None, state.basis
+        basis = state.basis
         if callback is not None and callback(record, state):
-            break
-        if tol and previous is not None and subspace_distance(previous[:, :rank], basis) <= tol:
+            reason = "callback"
+        reason = reason or judge.verdict(found, history)
+        if reason is not None:
             break
     if basis is None:
         raise ValueError("schedule gives no round: its first number of steps is 0")
-    return tuple(history), basis
+    return tuple(history), basis, reason or ("max_rounds" if len(history) >= max_rounds else "end")
+
+
+def _warn_not_converged(reason: str, history: Sequence[Record], tol: float, method: str) -> None:
+    angles = [record.angle for record in history if record.angle is not None]
+    reached = f"the certified angle is {angles[-1]:.1e}" if angles else "no angle was certified"
+    remedies = {
+        "max_rounds": "raise max_rounds",
+        "budget": "raise max_bytes or max_seconds",
+        "stalled": "take schedule='halving', or method='local_ritz'",
+    }
+    remedy = remedies.get(reason, "take a method that iterates")
+    if reason == "max_rounds" and method != "local_ritz":
+        remedy += ", or take method='local_ritz'"
+    warnings.warn(
+        f"tol={tol:g} was not reached ({reason}): {reached} after {len(history)} rounds; {remedy}",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
+
+
+def _limits(max_bytes: Any, max_seconds: Any) -> tuple[float, float]:
+    limits = []
+    for name, value in (("max_bytes", max_bytes), ("max_seconds", max_seconds)):
+        if value is not None and (not isinstance(value, int | float) or not value > 0):
+            raise ValueError(f"{name}={value!r} must be a number above 0, or None")
+        limits.append(float("inf") if value is None else float(value))
+    return limits[0], limits[1]
 
 
 def _explained(found: Factors, how: Columns, rows: int, center: bool) -> tuple[Array, Array]:
@@ -380,7 +496,7 @@ def _options(
     _one_of("method", method, METHODS)
     _one_of("align", align, ALIGNMENTS)
     _one_of("align_at", align_at, ("server", "worker"))
-    return Options(rank, width, parse(schedule, steps), align, align_at, steps)
+    return Options(rank, width, parse(schedule, steps), align, align_at, steps, "residual", False)
 
 
 def _run_options(

@@ -28,7 +28,10 @@ ARRAYS, RUN = "model.npz", "run.json"
 class Record:
     """One round of the method: its number, local steps, bytes over all shards, and seconds.
 
-    `bytes_read` is what workers read from files, where rows are not kept in memory.
+    `bytes_read` is what workers read from files, where rows are not kept in memory. `angle` is the
+    certified bound of the sine of the angle to the answer, `rigorous` whether it is proven, and
+    `residual` the largest residual of a component, relative to the largest eigenvalue; None where
+    the method does not tell.
     """
 
     round: int
@@ -37,6 +40,9 @@ class Record:
     bytes_down: int
     seconds: float
     bytes_read: int = 0
+    angle: float | None = None
+    residual: float | None = None
+    rigorous: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -80,6 +86,21 @@ class Result:
     history: tuple[Record, ...]
     ledger: Ledger
     run: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the tolerance that was asked for is certified, or the method is exact."""
+        return self.reason in ("angle", "residual", "exact")
+
+    @property
+    def reason(self) -> str:
+        """Why the run ended.
+
+        ``"angle"`` or ``"residual"`` (converged), ``"exact"`` (a method that does not iterate to a
+        tolerance), ``"max_rounds"``, ``"stalled"``, ``"budget"``, ``"callback"`` or ``"end"`` (of
+        the schedule, or of a one-shot baseline).
+        """
+        return str(self.run.get("reason", "end"))
 
     def __repr__(self) -> str:
         k, d = self.components.shape

@@ -11,6 +11,7 @@
     └── MissingExtra (ImportError)    an optional library is not installed
 
     DataHint (UserWarning)            rows that may not be what was meant: a label as a feature
+    ConvergenceWarning (UserWarning)  the tolerance was not reached
 """
 
 
@@ -24,6 +25,10 @@ class DataError(LocalPowerError, ValueError):
 
 class DataHint(UserWarning):
     """The rows can be used, but may not be what was meant."""
+
+
+class ConvergenceWarning(UserWarning):
+    """The tolerance was not reached; the message says what to change."""
 
 
 class EngineError(LocalPowerError, RuntimeError):

@@ -19,7 +19,8 @@ class Round:
 
     `phase` is ``"setup"`` (statistics of the columns), ``"iterate"`` (the method itself) or
     ``"factors"`` (from the basis to singular values and vectors). `bytes_read` is not communication
-    but what workers read from files, where rows are not kept in memory.
+    but what workers read from files, where rows are not kept in memory. An `exchange` is with some
+    shards only; all others are rounds.
     """
 
     phase: str
@@ -30,6 +31,7 @@ class Round:
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_read: int = 0
+    exchange: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,17 @@ class Ledger:
 
     @property
     def rounds(self) -> int:
-        """Rounds in all."""
+        """Rounds in all: with every shard."""
+        return sum(not record.exchange for record in self.records)
+
+    @property
+    def exchanges(self) -> int:
+        """Exchanges with single shards, besides the rounds."""
+        return sum(record.exchange for record in self.records)
+
+    @property
+    def hops(self) -> int:
+        """The longest chain of rounds and exchanges, each of which waits for the one before."""
         return len(self.records)
 
     @property

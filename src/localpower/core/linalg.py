@@ -85,6 +85,12 @@ def qr(Y: Array) -> tuple[Array, Array]:
     return Q, R
 
 
+def triangular(Y: Array) -> Array:
+    """The R factor alone."""
+    R: Array = np.linalg.qr(Y, mode="r")  # type: ignore[assignment]
+    return R
+
+
 def _padded_qr(Y: Array) -> tuple[Array, Array]:
     """QR with a square R also where Y has fewer rows than columns; what is missing is zero."""
     Q, R = np.linalg.qr(Y)

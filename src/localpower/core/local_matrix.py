@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from localpower.core.kernels import GramProduct
-from localpower.core.linalg import Array, lanczos, leading_eigenpairs
+from localpower.core.linalg import Array, lanczos, leading_eigenpairs, triangular
 from localpower.core.shard import Shard, is_sparse
 
 GRAM_COLUMNS = 1024  # up to here a worker may form its own d×d matrix for its eigenvectors
@@ -143,6 +143,19 @@ class LocalMatrix:
                 cross = np.outer(block.sum(axis=0), Ds)
                 G -= cross + cross.T - block.shape[0] * np.outer(Ds, Ds)
         return G
+
+    def triangle(self) -> Array:
+        """The R factor of ``A_i``, (d, d), in float64: of blocks below that of those before."""
+        d = self.shape[1]
+        R: Array = np.zeros((d, d))
+        held: list[Array] = []
+        for block in self._blocks():
+            rows = block if isinstance(block, np.ndarray) else block.toarray()
+            rows = rows.astype(np.float64) - (0.0 if self.shift is None else self.shift)
+            held.append(rows * self.factor)
+            if sum(map(len, held)) >= 2 * d:
+                R, held = triangular(np.vstack([R, *held])), []
+        return triangular(np.vstack([R, *held])) if held else R
 
     def top(self, rank: int) -> tuple[Array, Array]:
         """Leading eigenvectors (d, k') and eigenvalues of ``M_i = A_iᵀA_i/s_i``, k' ≤ rank.

@@ -62,6 +62,10 @@ class Columns:
     mean: Array
     squares: float
 
+    def trace(self, rows: int) -> float:
+        """Sum of the squares of all entries of the rows so transformed."""
+        return self.squares + rows * float(self.mean @ self.mean)
+
     @property
     def factor(self) -> Array | float:
         """What the columns are multiplied by, after the raw exponent."""

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS
-from localpower.core.linalg import Array, orth_step, qr
+from localpower.core.linalg import Array, orth, orth_step, qr, triangular
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.moments import Moments, moments
 
@@ -62,10 +62,14 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """A (d, r) matrix to be summed over shards, and the basis it was taken from if asked for."""
+    """A (d, r) matrix to be summed over shards, and the basis it was taken from if asked for.
+
+    `first` is the product of the broadcast basis, if asked for: its sum is exact.
+    """
 
     product: Array
     basis: Array | None = None
+    first: Array | None = None
 
     def pair(self) -> tuple[Array, Array]:
         """Product and basis, where the basis was asked for."""
@@ -73,7 +77,10 @@ class Product:
         return self.product, self.basis
 
     def __add__(self, other: Product) -> Product:
-        return Product(np.add(self.product, other.product, dtype=np.float64))
+        first = None
+        if self.first is not None and other.first is not None:
+            first = np.add(self.first, other.first, dtype=np.float64)
+        return Product(np.add(self.product, other.product, dtype=np.float64), first=first)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +103,56 @@ class Eigenvectors:
 
     vectors: Array
     values: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedSum:
+    """The upper triangle of a symmetric (d, d) matrix, row after row; the matrices are added."""
+
+    packed: Array
+
+    def __add__(self, other: PackedSum) -> PackedSum:
+        return PackedSum(self.packed + other.packed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTriangle:
+    """The R factor, (d, d), of some rows, row after row; the sum is that of all rows."""
+
+    packed: Array
+    columns: int
+
+    def __add__(self, other: PackedTriangle) -> PackedTriangle:
+        both = np.vstack([unpacked(R.packed, self.columns) for R in (self, other)])
+        return PackedTriangle(packed(triangular(both)), self.columns)
+
+
+def packed(R: Array) -> Array:
+    """Upper triangle of a (d, d) matrix, row after row."""
+    return np.ascontiguousarray(R[np.triu_indices(R.shape[1])])
+
+
+def unpacked(triangle: Array, columns: int) -> Array:
+    """Undo `packed`; zeros below."""
+    R = np.zeros((columns, columns), triangle.dtype)
+    R[np.triu_indices(columns)] = triangle
+    return R
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GramTriangle(Task[PackedSum]):
+    """``A_iᵀA_i``, in float64."""
+
+    def __call__(self, matrix: LocalMatrix) -> PackedSum:
+        return PackedSum(packed(matrix.gram()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalTriangle(Task[PackedTriangle]):
+    """The R factor of ``A_i``, in float64."""
+
+    def __call__(self, matrix: LocalMatrix) -> PackedTriangle:
+        return PackedTriangle(packed(matrix.triangle()), matrix.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,23 +190,73 @@ class PowerSteps(Task[Product]):
 
     The reply is ``A_iᵀA_i Z_i``, where ``Z_i`` is the basis that the last product is taken from.
     `align` names how the worker itself turns it towards ``Z``; `send_basis` sends ``Z_i`` along
-    instead, for the server to align.
+    instead, for the server to align. `send_first` sends ``A_iᵀA_i Z`` too, from which the server
+    can tell how good Z was.
     """
 
     basis: Array
     steps: int
     align: str = "none"
     send_basis: bool = False
+    send_first: bool = False
 
     def __call__(self, matrix: LocalMatrix) -> Product:
-        Z = self.basis
+        Z, first = self.basis, None
         with matrix.several_times(self.steps):
-            for _ in range(self.steps - 1):
-                Z = orth_step(matrix.product(Z), Z)
             Y = matrix.product(Z)
+            if self.send_first:
+                first = Y.copy()
+            for _ in range(self.steps - 1):
+                Z = orth_step(Y, Z)
+                Y = matrix.product(Z)
         if self.align != "none":
             Y = Y @ ALIGNMENTS[self.align](Z, self.basis)
-        return Product(Y, Z if self.send_basis else None)
+        return Product(Y, Z if self.send_basis else None, first)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """An exact product (d, b), and what the shard proposes (d, r); both are summed over shards."""
+
+    product: Array
+    proposal: Array
+
+    def __add__(self, other: Proposal) -> Proposal:
+        return Proposal(
+            np.add(self.product, other.product, dtype=np.float64),
+            np.add(self.proposal, other.proposal, dtype=np.float64),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refine(Task[Proposal]):
+    """``A_iᵀA_i Q`` for the block Q, and drift-corrected local power steps from the basis X.
+
+    With ``M_a = (n/s_i) A_iᵀA_i`` and the exact image ``G = AᵀA X``, a step is
+    ``Z ← orth(M_a Z + (G - M_a X)(XᵀZ))``: the true subspace is a fixed point of it, so many steps
+    are safe. What is proposed is Z, turned towards X, times the shard's part ``s_i/n`` of the rows.
+    """
+
+    block: Array
+    basis: Array
+    image: Array
+    steps: int
+    rows: int
+
+    def __call__(self, matrix: LocalMatrix) -> Proposal:
+        X = self.basis
+        part = matrix.shape[0] / self.rows
+        with matrix.several_times(self.steps + 2):
+            product = matrix.product(self.block) if self.block.size else self.block
+            if not part:
+                return Proposal(product, np.zeros_like(X))
+            drift = self.image - matrix.product(X) / part
+            Z = X
+            for _ in range(self.steps):
+                Z = orth(matrix.product(Z) / part + drift @ (X.T @ Z), overwrite=True)
+                Z = Z.astype(matrix.dtype, copy=False)
+        aligned = Z @ ALIGNMENTS["procrustes"](Z, X)
+        return Proposal(product, (part * aligned).astype(matrix.dtype, copy=False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,16 +32,10 @@ MESSAGES: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(tasks.Describe, tasks.Prepare, tasks.PowerSteps, tasks.Triangle, tasks.LeftVectors),
-        *(tasks.ProjectRows, tasks.TopVectors),
-        *(
-            Moments,
-            tasks.Done,
-            tasks.Kernel,
-            tasks.Product,
-            tasks.Factor,
-            tasks.Rows,
-            tasks.Eigenvectors,
-        ),
+        *(tasks.ProjectRows, tasks.TopVectors, tasks.Refine),
+        *(tasks.GramTriangle, tasks.LocalTriangle),
+        *(Moments, tasks.Done, tasks.Kernel, tasks.Product, tasks.Factor, tasks.Rows),
+        *(tasks.Eigenvectors, tasks.Proposal, tasks.PackedSum, tasks.PackedTriangle),
         *(Shard, Stored, StoredCSR),
     )
 }

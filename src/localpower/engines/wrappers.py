@@ -69,5 +69,6 @@ class Metered(Engine):
                 bytes_up=sum(size for _, size in replies),
                 bytes_down=sum(size for _, size in sent),
                 bytes_read=read,
+                exchange=len(numbers) < len(self.rows),
             )
         )

@@ -1,0 +1,79 @@
+"""How far a basis is from the answer, told without knowing it (an extension of the paper).
+
+From an orthonormal X, (d, r), and the exact ``G = BX`` with ``B = AᵀA``, Rayleigh-Ritz gives values
+``θ_1 ≥ … ≥ θ_r``, vectors X and residuals ``R = G - XΘ``. Every pair is exact for a matrix within
+``‖r_j‖`` of B; and by Davis and Kahan the sine of the angle between the leading k vectors and the
+true ones is at most ``‖R_k‖/(θ_k - σ_{k+1})``, where ``σ_{k+1} ≤ θ_{k+1} + ‖r_{k+1}‖`` unless
+something large is hidden outside of the span of X. How much can be hidden is bounded by the trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from localpower.core.linalg import Array
+
+SLACK = 10.0  # a reported error is never below the true one by more
+ROUNDING = 8.0  # units of eps·θ_1 that a residual cannot be told from zero below
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Certificate:
+    """What is known of the leading k vectors of a basis.
+
+    Attributes
+    ----------
+    residuals : (k,) ndarray
+        ``‖r_j‖/θ_1``: each pair is exact for a matrix this near, relative to the largest.
+    angle : float
+        Bound of the sine of the angle to the true subspace; 1 where the gap is not seen.
+    gap : float
+        ``(θ_k - θ_{k+1})/θ_1``, less what the residual allows; 0 for a tie.
+    rigorous : bool
+        Whether the trace proves that nothing large is hidden. Else the bound holds with
+        probability one over the random start.
+    """
+
+    residuals: Array
+    angle: float
+    gap: float
+    rigorous: bool
+
+    @property
+    def residual(self) -> float:
+        """The largest residual."""
+        return float(self.residuals.max(initial=0.0))
+
+
+def rayleigh_ritz(X: Array, G: Array) -> tuple[Array, Array, Array]:
+    """Ritz values, descending, with X and G turned to the Ritz vectors."""
+    H = X.T @ G
+    values, turn = np.linalg.eigh((H + H.T) / 2)
+    turn = turn[:, ::-1]
+    return values[::-1], X @ turn, G @ turn
+
+
+def certify(values: Array, X: Array, G: Array, rank: int, trace: float, eps: float) -> Certificate:
+    """Judge the leading `rank` Ritz vectors; `trace` is that of B, `eps` that of its products.
+
+    With as many vectors as B has rows, or none beyond `rank`, the next value is zero or unknown.
+    """
+    d, r = X.shape
+    R = G - X * values
+    top = max(float(values[0]), np.finfo(float).tiny)
+    floor = ROUNDING * eps * top
+    norms = np.sqrt(np.square(R).sum(axis=0))
+    block = max(float(np.linalg.norm(R[:, :rank], 2)), floor)
+    hidden = max(float(trace) - float(values.sum()), 0.0) if r < d else 0.0
+    following = float(values[rank] + norms[rank]) if r > rank else hidden
+    gap = float(values[rank - 1]) - following
+    proven = float(values[rank - 1]) - max(following, hidden)
+    angle = min(1.0, block / gap) if gap > 0 else 1.0
+    return Certificate(
+        residuals=np.maximum(norms[:rank], floor) / top,
+        angle=angle,
+        gap=max(gap, 0.0) / top,
+        rigorous=proven > 0 and proven >= gap / SLACK,
+    )
