@@ -238,7 +238,7 @@ def svd(
         states = islice(METHODS[method](metered, generator, options), max_rounds)
         trace = columns_.trace(source.rows)
         judge = Judge(options.rank, tol, trace, float(np.finfo(source.dtype).eps), *limits)
-        history, basis, reason = _follow(states, metered, judge, callback, max_rounds)
+        history, basis, reason, residuals = _follow(states, metered, judge, callback, max_rounds)
         if method in ("gram", "tsqr"):
             reason = "exact"
         if tol and reason not in ("angle", "residual", "exact", "callback"):
@@ -269,6 +269,7 @@ def svd(
         "scale": scale,
         "proposal": proposal,
         "reason": reason,
+        "residuals": residuals,
         "seed": seed,
         "rows": source.rows,
         "columns": source.columns,
@@ -407,12 +408,12 @@ def _follow(
     judge: Judge,
     callback: Callback | None,
     max_rounds: int,
-) -> tuple[tuple[Record, ...], Array, str]:
-    """Run a method until there is a reason to stop; return history, basis and reason."""
+) -> tuple[tuple[Record, ...], Array, str, list[float] | None]:
+    """Run a method until there is a reason to stop; return history, basis, reason, residuals."""
     history: list[Record] = []
     basis: Array | None = None
     steps, seen, before = 0, engine.ledger.hops, time.perf_counter()
-    reason = None
+    reason = found = None
     for state in states:
         traffic = Ledger(engine.ledger.records[seen:])
         found = judge.certificate(state)
@@ -438,7 +439,8 @@ def _follow(
             break
     if basis is None:
         raise ValueError("schedule gives no round: its first number of steps is 0")
-    return tuple(history), basis, reason or ("max_rounds" if len(history) >= max_rounds else "end")
+    reason = reason or ("max_rounds" if len(history) >= max_rounds else "end")
+    return tuple(history), basis, reason, None if found is None else found.residuals.tolist()
 
 
 def _warn_not_converged(reason: str, history: Sequence[Record], tol: float, method: str) -> None:

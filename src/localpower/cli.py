@@ -19,6 +19,7 @@ from localpower.api import METHODS, svd
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.errors import DataError, LocalPowerError
 from localpower.core.local_power import State
+from localpower.core.local_ritz import PROPOSALS
 from localpower.core.scaling import SCALES
 from localpower.data import registry
 from localpower.data.partition import PARTITIONS
@@ -67,8 +68,11 @@ def _fit(options: argparse.Namespace, rows: Source, table: Table) -> None:
         schedule=options.schedule,
         align=options.align,
         align_at=options.align_at,
+        proposal=options.proposal,
         width=options.width,
         max_rounds=options.max_rounds,
+        max_bytes=options.max_bytes,
+        max_seconds=options.max_seconds,
         tol=options.tol,
         workers=options.workers,
         partition="shuffled" if options.shuffle else options.partition,
@@ -204,7 +208,7 @@ class Line:
 class Table:
     """The rounds of a run, as they come: in place on a terminal, a line each elsewhere."""
 
-    COLUMNS = f"{'round':>6} {'p':>5} {'up':>10} {'down':>10} {'seconds':>8}"
+    COLUMNS = f"{'round':>6} {'p':>5} {'up':>10} {'down':>10} {'seconds':>8} {'angle':>8}"
     WINDOW = 12
 
     def __init__(self, stream: TextIO, quiet: bool) -> None:
@@ -228,7 +232,7 @@ class Table:
         drawn = min(len(self.rows), self.WINDOW)
         self.rows.append(
             f"{record.round:>6} {record.steps:>5} {_size(record.bytes_up):>10} "
-            f"{_size(record.bytes_down):>10} {record.seconds:>8.3f}"
+            f"{_size(record.bytes_down):>10} {record.seconds:>8.3f} {_angle(record):>8}"
         )
         if self.live and drawn == self.WINDOW:  # redraw the window one row further on
             window = "\n".join(f"\x1b[K{row}" for row in self.rows[-self.WINDOW :])
@@ -250,6 +254,7 @@ def _show(result: Result, as_json: bool, path: str | None) -> None:
         f"moved {_size(ledger.bytes_up)} up and {_size(ledger.bytes_down)} down in "
         f"{ledger.messages} messages, set-up and factors included"
     )
+    print(_certificate(result))
     print(f"{'component':>9} {'singular value':>16} {'explained':>10}")
     pairs = zip(result.singular_values, result.explained_variance_ratio, strict=True)
     for number, (value, ratio) in enumerate(pairs, start=1):
@@ -272,7 +277,25 @@ def _summary(result: Result, path: str | None) -> dict[str, Any]:
             "bytes_up": ledger.bytes_up,
             "bytes_down": ledger.bytes_down,
         },
+        "converged": result.converged,
+        "reason": result.reason,
     }
+
+
+def _angle(record: Record) -> str:
+    return "" if record.angle is None else f"{record.angle:.1e}"
+
+
+def _certificate(result: Result) -> str:
+    """Say what is known of the answer."""
+    last = result.history[-1]
+    if result.reason == "exact":
+        return "exact, up to rounding"
+    if last.angle is None:
+        return f"not certified (ended by {result.reason}); give --tol"
+    sure = "proven" if last.rigorous else "unless the random start missed something"
+    state = "converged" if result.converged else f"not converged ({result.reason})"
+    return f"{state}: sine of the angle to the answer at most {last.angle:.1e}, {sure}"
 
 
 def _discard_output() -> None:
@@ -318,6 +341,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "transform",
         help="project rows on the components of a model",
+        usage="localpower transform MODEL DATA [DATA ...] -o FILE [options]",
         description="example: localpower transform model rows.npy -o scores.npy",
     )
     command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
@@ -340,6 +364,7 @@ def _add_fit(commands: Any) -> None:
     command = commands.add_parser(
         "fit",
         help="factorise rows and write a model",
+        usage="localpower fit DATA [DATA ...] -k K [-o MODEL] [options]",
         description="example: localpower fit rows.npy -k 5 -p 4 --workers 20 -o model",
     )
     _add_reading(command)
@@ -365,9 +390,14 @@ def _add_fit(commands: Any) -> None:
     )
     add("--align-at", default="server", choices=["server", "worker"], metavar="WHERE",
         help="server, or worker (half the upload)")  # fmt: skip
+    add("--proposal", default="anchor+residual", choices=list(PROPOSALS), metavar="NAME",
+        help=f"of local_ritz: {_names(PROPOSALS)}")  # fmt: skip
     add("--width", type=int, metavar="R", help="columns that are iterated (K)")
     add("--max-rounds", type=int, default=30, metavar="N", help="rounds at most (30)")
-    add("--tol", type=float, default=0.0, metavar="SINE", help="stop when a round turns less (0)")
+    add("--max-bytes", type=float, metavar="N", help="stop after so many were moved")
+    add("--max-seconds", type=float, metavar="S", help="stop after so long")
+    add("--tol", type=float, default=0.0, metavar="SINE",
+        help="stop when the angle to the answer is certified to be less (0)")  # fmt: skip
     add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
     add("--partition", default="contiguous", metavar="HOW",
         help=f"{_names(PARTITIONS)}:0.5")  # fmt: skip

@@ -30,8 +30,11 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         schedule: str | Iterable[int] | Schedule = "constant",
         align: str = "procrustes",
         align_at: str = "server",
+        proposal: str = "anchor+residual",
         width: int | None = None,
         max_rounds: int = 30,
+        max_bytes: float | None = None,
+        max_seconds: float | None = None,
         tol: float = 0.0,
         workers: int | None = None,
         partition: str = "contiguous",
@@ -47,8 +50,11 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.schedule = schedule
         self.align = align
         self.align_at = align_at
+        self.proposal = proposal
         self.width = width
         self.max_rounds = max_rounds
+        self.max_bytes = max_bytes
+        self.max_seconds = max_seconds
         self.tol = tol
         self.workers = workers
         self.partition = partition
@@ -87,6 +93,9 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.n_rounds_ = len(result.history)
         self.history_ = result.history
         self.communication_ = result.ledger
+        self.converged_ = result.converged
+        self.residuals_ = result.residuals
+        self.solver_ = result.run["method"]
         return self
 
     def transform(self, X: Any) -> Array:
@@ -137,8 +146,8 @@ class PCA(_Decomposition):
     ----------
     n_components : int, optional
         By default ``min(n_samples, n_features)``.
-    method, steps, schedule, align, align_at, width, max_rounds, tol, workers, partition, shuffle
-    memory, engine
+    method, steps, schedule, align, align_at, proposal, width, max_rounds, max_bytes, max_seconds
+    tol, workers, partition, shuffle, memory, engine
     scale : {None, "max", "minmax", "std"}
         As in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
@@ -153,6 +162,9 @@ class PCA(_Decomposition):
     n_components_, n_features_in_, n_samples_, n_rounds_ : int
     history_ : tuple of Record
     communication_ : Ledger
+    converged_ : bool
+    residuals_ : (n_components,) ndarray or None
+    solver_ : str
     result_ : Result
 
     Examples
@@ -177,8 +189,8 @@ class TruncatedSVD(_Decomposition):
     ----------
     n_components : int, optional
         By default 2, or 1 where the data have no more.
-    method, steps, schedule, align, align_at, width, max_rounds, tol, workers, partition, shuffle
-    memory, engine
+    method, steps, schedule, align, align_at, proposal, width, max_rounds, max_bytes, max_seconds
+    tol, workers, partition, shuffle, memory, engine
     scale : {None, "max", "minmax", "std"}
         As in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
@@ -192,6 +204,9 @@ class TruncatedSVD(_Decomposition):
     n_components_, n_features_in_, n_samples_, n_rounds_ : int
     history_ : tuple of Record
     communication_ : Ledger
+    converged_ : bool
+    residuals_ : (n_components,) ndarray or None
+    solver_ : str
     result_ : Result
 
     Examples

@@ -88,6 +88,12 @@ class Result:
     run: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def residuals(self) -> Array | None:
+        """Residual of each component, relative to the largest eigenvalue; None if not known."""
+        known = self.run.get("residuals")
+        return None if known is None else np.asarray(known)
+
+    @property
     def converged(self) -> bool:
         """Whether the tolerance that was asked for is certified, or the method is exact."""
         return self.reason in ("angle", "residual", "exact")
