@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from localpower.checkpoint import Checkpoint, fingerprint, load, save
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.certificate import Certificate, certify, rayleigh_ritz
 from localpower.core.engine import Engine
@@ -24,7 +25,7 @@ from localpower.core.errors import ConvergenceWarning, DataError, DataHint
 from localpower.core.exact import gram, tsqr
 from localpower.core.factors import Factors, factors
 from localpower.core.ledger import Ledger
-from localpower.core.linalg import Array, random_basis
+from localpower.core.linalg import Array, random_basis, widen
 from localpower.core.local_power import State, local_power
 from localpower.core.local_ritz import PROPOSALS, local_ritz
 from localpower.core.one_shot import aligned_average, uda, wda
@@ -42,6 +43,7 @@ from localpower.version import __version__
 
 Callback = Callable[[Record, State], Any]
 FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
+FINAL = ("angle", "residual", "stalled")  # reasons that more rounds would not change
 EXTRA = 5  # columns beyond the rank, for the gap and for faster convergence
 STALL = 6  # rounds without progress that end a run with local steps
 WORK = 6  # (d, r) arrays that a run holds at the same time on one machine
@@ -60,9 +62,12 @@ class Options:
     steps: int
     proposal: str
     certify: bool
+    start: State | None = None
 
 
 def _start(engine: Engine, rng: np.random.Generator, o: Options) -> State:
+    if o.start is not None:
+        return o.start
     return State(random_basis(engine.columns, o.width, rng).astype(engine.dtype, copy=False))
 
 
@@ -108,6 +113,10 @@ def svd(
     max_bytes: float | None = None,
     max_seconds: float | None = None,
     tol: float = 0.0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 1,
+    resume: bool = False,
+    warm_start: Result | None = None,
     workers: int | None = None,
     partition: str = "contiguous",
     shuffle: bool = False,
@@ -164,6 +173,13 @@ def svd(
         Stop when the sine of the angle between the leading `rank` columns and the true ones is
         certified to be at most this; or, where there is no gap after them, their residuals. With
         p > 1 that takes dr words more in each upload. 0 does all rounds.
+    checkpoint : path, optional
+        File that the state is written to after every `every` rounds; it is replaced at once.
+    resume : bool
+        Go on from the checkpoint, if the file is there, with the same bits as if the run had never
+        ended. Data and options must be the same; `max_rounds` and budgets may be others.
+    warm_start : Result, optional
+        Start from the basis of an earlier result instead of a random one.
     workers : int, optional
         Cut the rows into so many shards. By default as many as the engine works on at once, more
         if they would not fit in memory, or the user's own shards.
@@ -213,6 +229,9 @@ def svd(
     _one_of("proposal", proposal, PROPOSALS)
     options = replace(options, proposal=proposal, certify=tol > 0)
     limits = _limits(max_bytes, max_seconds)
+    every = _positive("every", every)
+    if resume and checkpoint is None:
+        raise ValueError("resume=True needs checkpoint=, the file to go on from")
     center = bool(center)
     how = "shuffled" if shuffle and partition == "contiguous" else _partition(partition)
     seed, generator = _random(rng)
@@ -235,10 +254,28 @@ def svd(
         products = _products(method, options, max_rounds)
         kernels = prepare(metered, columns_, products, options.width)
         metered.phase = "iterate"
-        states = islice(METHODS[method](metered, generator, options), max_rounds)
+        identity = fingerprint(
+            {
+                "method": method, "rank": options.rank, "width": options.width, "steps": steps,
+                "schedule": repr(schedule), "align": align, "align_at": align_at,
+                "proposal": proposal, "tol": tol, "center": center, "scale": scale, "seed": seed,
+                "shards": [shard.rows for shard in shards.shards], "dtype": source.dtype.name,
+            },
+            columns_.mean, np.array([columns_.squares, columns_.exponent]),
+        )  # fmt: skip
+        keeper = Keeper(checkpoint, every, identity)
+        before = keeper.found() if resume else None
+        start = before.state if before is not None else _warm(warm_start, metered, options.width)
+        options = replace(options, start=start)
+        states: Iterator[State] = METHODS[method](metered, generator, options)
+        if before is not None:
+            metered.restore(before.records)
+            states = iter(()) if before.reason is not None else states
         trace = columns_.trace(source.rows)
         judge = Judge(options.rank, tol, trace, float(np.finfo(source.dtype).eps), *limits)
-        history, basis, reason, residuals = _follow(states, metered, judge, callback, max_rounds)
+        history, basis, reason, residuals = _follow(
+            states, metered, judge, callback, max_rounds, keeper, before
+        )
         if method in ("gram", "tsqr"):
             reason = "exact"
         if tol and reason not in ("angle", "residual", "exact", "callback"):
@@ -395,6 +432,40 @@ class Judge:
         return "budget" if spent > self.max_bytes or seconds > self.max_seconds else None
 
 
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Writes a checkpoint after every so many rounds, and finds the last one."""
+
+    path: str | os.PathLike[str] | None
+    every: int
+    identity: dict[str, Any]
+
+    def found(self) -> Checkpoint | None:
+        """Read the checkpoint, if there is one."""
+        if self.path is None or not os.path.exists(self.path):
+            return None
+        return load(self.path, self.identity)
+
+    def keep(self, point: Checkpoint, last: bool) -> None:
+        """Write it, if it is time or the run ends."""
+        due = point.state.round % self.every == 0 or last or point.reason is not None
+        if self.path is not None and due:
+            final = point.reason if point.reason in FINAL else None  # else it may go on
+            save(self.path, replace(point, reason=final), self.identity)
+
+
+def _warm(earlier: Result | None, engine: Engine, width: int) -> State | None:
+    """Start from what an earlier run ended with."""
+    if earlier is None:
+        return None
+    if earlier.basis.shape[0] != engine.columns:
+        raise ValueError(
+            f"warm_start has {earlier.basis.shape[0]} columns where the data have {engine.columns}"
+        )
+    basis = widen(earlier.basis.astype(np.float64), width)
+    return State(basis.astype(engine.dtype, copy=False))
+
+
 def _stalled(history: Sequence[Record]) -> bool:
     """Whether residuals of rounds with local steps have not fallen for some time."""
     recent = [record.residual for record in history[-STALL:] if record.steps > 1]
@@ -408,13 +479,17 @@ def _follow(
     judge: Judge,
     callback: Callback | None,
     max_rounds: int,
+    keeper: Keeper,
+    past: Checkpoint | None = None,
 ) -> tuple[tuple[Record, ...], Array, str, list[float] | None]:
     """Run a method until there is a reason to stop; return history, basis, reason, residuals."""
-    history: list[Record] = []
-    basis: Array | None = None
-    steps, seen, before = 0, engine.ledger.hops, time.perf_counter()
-    reason = found = None
-    for state in states:
+    history: list[Record] = [] if past is None else list(past.history)
+    basis = None if past is None else past.state.basis
+    found = None if past is None else judge.certificate(past.state)
+    reason = None if past is None else past.reason
+    steps = 0 if past is None else past.state.steps
+    seen, before = engine.ledger.hops, time.perf_counter()
+    for state in islice(states, max_rounds - len(history)):
         traffic = Ledger(engine.ledger.records[seen:])
         found = judge.certificate(state)
         now = time.perf_counter()
@@ -432,10 +507,12 @@ def _follow(
         steps, seen, before = state.steps, seen + traffic.hops, now
         history.append(record)
         basis = state.basis
-        if callback is not None and callback(record, state):
-            reason = "callback"
-        reason = reason or judge.verdict(found, history)
-        if reason is not None:
+        reason = judge.verdict(found, history)
+        ended = callback is not None and bool(callback(record, state))
+        point = Checkpoint(state, tuple(history), engine.ledger.phase("iterate").records, reason)
+        keeper.keep(point, last=ended)
+        if ended or reason is not None:
+            reason = "callback" if ended else reason
             break
     if basis is None:
         raise ValueError("schedule gives no round: its first number of steps is 0")

@@ -74,6 +74,8 @@ def _fit(options: argparse.Namespace, rows: Source, table: Table) -> None:
         max_bytes=options.max_bytes,
         max_seconds=options.max_seconds,
         tol=options.tol,
+        checkpoint=options.checkpoint,
+        resume=options.resume,
         workers=options.workers,
         partition="shuffled" if options.shuffle else options.partition,
         engine=options.engine,
@@ -398,6 +400,8 @@ def _add_fit(commands: Any) -> None:
     add("--max-seconds", type=float, metavar="S", help="stop after so long")
     add("--tol", type=float, default=0.0, metavar="SINE",
         help="stop when the angle to the answer is certified to be less (0)")  # fmt: skip
+    add("--checkpoint", metavar="FILE", help="write the state here after every round")
+    add("--resume", action="store_true", help="go on from the checkpoint if it is there")
     add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
     add("--partition", default="contiguous", metavar="HOW",
         help=f"{_names(PARTITIONS)}:0.5")  # fmt: skip

@@ -158,9 +158,9 @@ class Result:
             "ledger": [asdict(record) for record in self.ledger.records],
         }
         text = json.dumps(readable, indent=1) + "\n"
-        with _replacing(folder / ARRAYS) as stream:
+        with replacing(folder / ARRAYS) as stream:
             np.savez(stream, **{n: a for n, a in arrays.items() if a is not None})
-        with _replacing(folder / RUN) as stream:
+        with replacing(folder / RUN) as stream:
             stream.write(text.encode())
 
     @classmethod
@@ -205,8 +205,8 @@ ARRAY_FIELDS = tuple(entry.name for entry in fields(Result))[:8]
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file beside `path` and put it in place when it is complete."""
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write a file beside `path` and put it in place when it is complete and on the disk."""
     part = path.with_name(path.name + ".part")
     try:
         with open(part, "wb") as stream:

@@ -21,6 +21,10 @@ class Metered(Engine):
         self._rounds: list[Round] = []
         self.phase = "setup"
 
+    def restore(self, records: Iterable[Round]) -> None:
+        """Put rounds of an earlier process into the account."""
+        self._rounds.extend(records)
+
     @property
     def ledger(self) -> Ledger:
         """The account so far."""
