@@ -208,3 +208,13 @@ def test_any_small_matrix_and_any_cut(data):
     check(blocks, r, exact=False)
     assert np.isfinite(r.U).all()
     assert np.abs(r.U.T @ r.U - np.eye(k)).max() < 100 * EPS
+
+
+@pytest.mark.parametrize(
+    ("method", "columns"),
+    [("gram", 3000), ("tsqr", 3000), ("local_ritz", 60_000), ("dpi", 200_000)],
+)
+def test_work_that_does_not_fit_in_memory_is_refused_before_it_is_begun(method, columns):
+    X = sp.csr_array(([1.0, 2.0], ([0, 1], [0, columns - 1])), shape=(4, columns))
+    with pytest.raises(lp.DataError, match=f"{columns} columns.*{method}.*raise memory="):
+        lp.svd(X, 2, method=method, memory="16MiB")

@@ -27,7 +27,7 @@ from localpower.core.factors import Factors, factors
 from localpower.core.ledger import Ledger
 from localpower.core.linalg import Array, random_basis, widen
 from localpower.core.local_power import State, local_power
-from localpower.core.local_ritz import PROPOSALS, local_ritz
+from localpower.core.local_ritz import PROPOSALS, RESTART, local_ritz
 from localpower.core.one_shot import aligned_average, uda, wda
 from localpower.core.randomized import dr_svd
 from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
@@ -243,7 +243,7 @@ def svd(
             stack.callback(source.close)
         if width is None and (tol or method in ("local_ritz", "block_krylov")):
             options = replace(options, width=min(options.rank + EXTRA, source.columns))
-        _check_fit(options, source)
+        _check_fit(method, options, source)
         shuffler = generator if how == "contiguous" else generator.spawn(1)[0]
         at_once = engine.size if workers else _useful(engine.size, source, options.width)
         shards = partitions.partition(source, workers, how, shuffler, at_once)
@@ -603,7 +603,15 @@ def _random(rng: Any) -> tuple[int | None, np.random.Generator]:
     return int(seed) if isinstance(seed, int | np.integer) else None, generator
 
 
-def _check_fit(options: Options, source: Source) -> None:
+def _work(method: str, columns: int, width: int) -> int:
+    """Bytes that a method holds besides the rows, at the coordinator and one worker."""
+    if method in ("gram", "tsqr"):
+        return 4 * columns**2 * 8
+    spaces = 2 * RESTART if method in ("local_ritz", "block_krylov") else 0
+    return (WORK + spaces) * columns * width * 8
+
+
+def _check_fit(method: str, options: Options, source: Source) -> None:
     """Check the options against the shape of the data."""
     n, d = source.rows, source.columns
     if options.rank > min(n, d):
@@ -613,12 +621,13 @@ def _check_fit(options: Options, source: Source) -> None:
         )
     if options.width > d:
         raise ValueError(f"width={options.width} is more than n_features={d}; take at most that")
-    work = WORK * d * options.width * source.dtype.itemsize
+    work = _work(method, d, options.width)
     if work > source.memory:
         raise DataError(
-            f"{source.names[0]} has {d} columns: with {options.width} vectors the work takes "
-            f"{work / 1e9:.1f} GB, and memory is {source.memory / 1e9:.1f} GB; check that so many "
-            "columns are meant (svmlight takes them from the largest index), or raise memory="
+            f"{source.names[0]} has {d} columns: the work of {method} with {options.width} vectors "
+            f"takes {work / 1e9:.1f} GB, and memory is {source.memory / 1e9:.1f} GB; check that so "
+            "many columns are meant (svmlight takes them from the largest index), take another "
+            "method, or raise memory="
         )
     per_row, least = WIDE
     dense = all(not is_sparse(piece) for piece in source.pieces)
