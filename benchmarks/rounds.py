@@ -29,6 +29,8 @@ METHODS = {
     "local_power p=4": {"method": "local_power", "steps": 4, "width": RANK},
     "local_power halving": {"method": "local_power", "steps": 4, "schedule": "halving",
                             "width": RANK},
+    "local_power adaptive": {"method": "local_power", "steps": 4, "schedule": "adaptive",
+                             "width": RANK},
     "gram": {"method": "gram"},
     "tsqr": {"method": "tsqr"},
     "block_krylov": {"method": "block_krylov"},

@@ -17,6 +17,7 @@ RUNS = {
     "local_ritz": {"method": "local_ritz", "tol": 1e-9},
     "all": {"method": "local_ritz", "proposal": "all+residual", "tol": 1e-9},
     "local_power": {"steps": 4, "schedule": "halving", "max_rounds": 7},
+    "adaptive": {"steps": 4, "schedule": "adaptive", "max_rounds": 9},
     "certified local_power": {"steps": 3, "schedule": "halving", "max_rounds": 9, "tol": 1e-3},
 }
 

@@ -31,7 +31,7 @@ from localpower.core.local_ritz import PROPOSALS, RESTART, local_ritz
 from localpower.core.one_shot import aligned_average, uda, wda
 from localpower.core.randomized import dr_svd
 from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
-from localpower.core.schedule import Schedule, constant, parse
+from localpower.core.schedule import Adaptive, Schedule, constant, parse
 from localpower.core.shard import Shard, is_sparse
 from localpower.data import partition as partitions
 from localpower.data.partition import PARTITIONS, Partition
@@ -152,8 +152,9 @@ def svd(
         Local power iterations per round, p.
     schedule : str, set of int, or callable
         How p changes: ``"constant"``, ``"halving"``, ``"linear"`` (the latter two also as
-        ``"halving:3"``, to decay every third round), the set of communication times, or a
-        function from the number of the round to its steps.
+        ``"halving:3"``, to decay every third round), ``"adaptive"`` (halved when a round achieves
+        little; takes dr words more in uploads), the set of communication times, or a function
+        from the number of the round to its steps.
     align : {"procrustes", "signs", "none"}
         How local bases are aligned before averaging.
     align_at : {"server", "worker"}
@@ -227,7 +228,8 @@ def svd(
     options = _options(rank, method, steps, schedule, align, align_at, width)
     max_rounds, tol, workers = _run_options(max_rounds, tol, workers, scale, callback)
     _one_of("proposal", proposal, PROPOSALS)
-    options = replace(options, proposal=proposal, certify=tol > 0)
+    certified = tol > 0 or isinstance(options.schedule, Adaptive)
+    options = replace(options, proposal=proposal, certify=certified)
     limits = _limits(max_bytes, max_seconds)
     every = _positive("every", every)
     if resume and checkpoint is None:

@@ -382,7 +382,7 @@ def _add_fit(commands: Any) -> None:
     )
     add("-p", "--steps", type=int, default=4, metavar="P", help="local steps per round (4)")
     add("--schedule", type=_schedule, default="constant", metavar="NAME",
-        help="constant, halving, linear, halving:3, or times: 0,4,8,10")  # fmt: skip
+        help="constant, halving, linear, halving:3, adaptive, or times: 0,4,8")  # fmt: skip
     add(
         "--align",
         default="procrustes",

@@ -1,5 +1,7 @@
 """Algorithm 1: what must fall out of it, exactly."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from helpers import orthogonal_iteration, projector_gap, random_start, with_spectrum
@@ -162,3 +164,21 @@ def test_states_can_be_saved_and_continued():
     resumed = [next(states) for _ in range(3)][-1]
     assert resumed.basis.tobytes() == straight.basis.tobytes()
     assert (resumed.round, resumed.steps) == (straight.round, straight.steps)
+
+
+def test_the_adaptive_schedule_goes_on_where_constant_steps_stall():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((600, 30)) * 0.85 ** np.arange(30)
+    target = np.linalg.svd(A)[2][:3].T
+
+    def run(schedule):
+        result = lp.svd(A, 3, steps=8, schedule=schedule, workers=6, max_rounds=200, rng=0)
+        return lp.subspace_distance(target, result.components.T), result.history
+
+    stalled, _ = run("constant")
+    reached, history = run("adaptive")
+    assert reached <= 1e-12 < 1e-4 < stalled
+    steps = [record.steps for record in history]
+    assert steps[0] == 8
+    assert steps[-1] == 1
+    assert all(after in (before, before // 2) for before, after in pairwise(steps))

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from localpower.core.alignment import to_first
 from localpower.core.engine import Engine
 from localpower.core.linalg import Array, fold, orth
-from localpower.core.schedule import Schedule
+from localpower.core.schedule import Adaptive, Schedule
 from localpower.core.tasks import PowerSteps, Product
 
 
@@ -25,13 +27,15 @@ class State:
     """Where a method stands: its basis after so many rounds and power steps.
 
     `exact` is a basis X, this one or the one before, and its exact image ``AᵀA X``, where the
-    method has both: what a certificate is made from.
+    method has both: what a certificate is made from. `pace` is how many steps the next round takes,
+    where that is adapted to what the rounds before achieved.
     """
 
     basis: Array
     round: int = 0
     steps: int = 0
     exact: tuple[Array, Array] | None = None
+    pace: int = 0
 
 
 def local_power(
@@ -62,7 +66,7 @@ def local_power(
         Have states tell the exact image of the basis before; with p > 1 that is dr words more in
         each upload.
     """
-    while (p := schedule(state.round)) > 0:
+    while (p := state.pace or schedule(state.round)) > 0:
         Z, rotate = state.basis, align if p > 1 else "none"  # for p = 1 all Z_i are Z
         task = PowerSteps(Z, p, send_first=exact and p > 1)
         if rotate == "none" or align_at == "worker":
@@ -73,8 +77,18 @@ def local_power(
         Y, first = total.product, total.first if p > 1 else total.product
         basis = orth(Y, overwrite=not exact).astype(Z.dtype, copy=False)
         known = (Z, first) if exact and first is not None else None
-        state = State(basis, state.round + 1, state.steps + p, known)
+        pace = 0
+        if isinstance(schedule, Adaptive) and known is not None:
+            before = residual(*state.exact) if state.exact is not None else np.inf
+            pace = schedule.pace(p, residual(*known), before)
+        state = State(basis, state.round + 1, state.steps + p, known, pace)
         yield state
+
+
+def residual(X: Array, image: Array) -> float:
+    """What of the image of an orthonormal X is outside of its span, as a share."""
+    R = image - X @ (X.T @ image)
+    return float(np.linalg.norm(R) / (np.linalg.norm(image) or 1.0))
 
 
 def aligned(replies: Iterable[Product], rotate: str) -> Iterator[Product]:

@@ -53,6 +53,26 @@ def at(times: Iterable[int]) -> Schedule:
     return lambda t: steps[t] if t < len(steps) else 0
 
 
+class Adaptive:
+    """Take `steps` in every round, halved whenever the residual does not fall to `FALL` of it.
+
+    At one step a round it is DPI, which cannot stall. How many steps are left is in the state.
+    """
+
+    FALL = 0.5
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def __call__(self, t: int) -> int:
+        """Return the steps of a round in which nothing has stalled yet."""
+        return self.steps
+
+    def pace(self, steps: int, residual: float, before: float) -> int:
+        """Steps of the next round, after one of `steps` that changed the residual so."""
+        return steps if residual <= self.FALL * before else max(1, steps // 2)
+
+
 def _checked(schedule: Callable[[int], Any]) -> Schedule:
     """Make sure that a user's function gives whole numbers."""
 
@@ -71,6 +91,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
     "halving": halving,
     "linear": linear,
+    "adaptive": Adaptive,
 }
 
 
@@ -84,7 +105,9 @@ def parse(schedule: str | Iterable[int] | Schedule, steps: int) -> Schedule:
         return _checked(schedule)
     if isinstance(schedule, str):
         name, _, every = schedule.partition(":")
-        if name not in SCHEDULES or (every and (name == "constant" or not every.isdecimal())):
+        if name not in SCHEDULES or (
+            every and (name in ("constant", "adaptive") or not every.isdecimal())
+        ):
             raise ValueError(
                 f"schedule={schedule!r} is not known: take one of {', '.join(SCHEDULES)}, "
                 "'halving:3' to halve every third round, a set of communication times, or a "
