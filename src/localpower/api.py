@@ -43,6 +43,8 @@ from localpower.version import __version__
 
 Callback = Callable[[Record, State], Any]
 FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
+IDENTITY = ("method", "rank", "width", "steps", "schedule", "align", "align_at", "proposal", "tol",
+            "center", "scale", "partition", "seed", "dtype")  # fmt: skip
 FINAL = ("angle", "residual", "stalled")  # reasons that more rounds would not change
 EXTRA = 5  # columns beyond the rank, for the gap and for faster convergence
 STALL = 6  # rounds without progress that end a run with local steps
@@ -253,67 +255,48 @@ def svd(
         metered.place(shards.shards)
 
         columns_ = _describe(metered, source, shards, center, scale)
-        products = _products(method, options, max_rounds)
-        kernels = prepare(metered, columns_, products, options.width)
+        kernels = prepare(metered, columns_, _products(method, options, max_rounds), options.width)
+        run = {
+            "version": __version__,
+            "method": method,
+            "rank": options.rank,
+            "width": options.width,
+            "steps": options.steps,
+            "schedule": schedule if isinstance(schedule, str) else repr(schedule),
+            "align": align,
+            "align_at": align_at,
+            "proposal": proposal,
+            "max_rounds": max_rounds,
+            "tol": tol,
+            "workers": len(shards.shards),
+            "partition": how,
+            "memory": source.memory,
+            "kept": shards.shards[0].keep,
+            "kernels": dict(kernels),
+            "engine": type(engine).__name__.lower(),
+            "center": center,
+            "scale": scale,
+            "seed": seed,
+            "rows": source.rows,
+            "columns": source.columns,
+            "dtype": source.dtype.name,
+        }
         metered.phase = "iterate"
-        identity = fingerprint(
-            {
-                "method": method, "rank": options.rank, "width": options.width, "steps": steps,
-                "schedule": repr(schedule), "align": align, "align_at": align_at,
-                "proposal": proposal, "tol": tol, "center": center, "scale": scale, "seed": seed,
-                "shards": [shard.rows for shard in shards.shards], "dtype": source.dtype.name,
-            },
-            columns_.mean, np.array([columns_.squares, columns_.exponent]),
-        )  # fmt: skip
-        keeper = Keeper(checkpoint, every, identity)
-        before = keeper.found() if resume else None
-        start = before.state if before is not None else _warm(warm_start, metered, options.width)
-        options = replace(options, start=start)
-        states: Iterator[State] = METHODS[method](metered, generator, options)
-        if before is not None:
-            metered.restore(before.records)
-            states = iter(()) if before.reason is not None else states
-        trace = columns_.trace(source.rows)
-        judge = Judge(options.rank, tol, trace, float(np.finfo(source.dtype).eps), *limits)
-        history, basis, reason, residuals = _follow(
-            states, metered, judge, callback, max_rounds, keeper, before
-        )
-        if method in ("gram", "tsqr"):
-            reason = "exact"
-        if tol and reason not in ("angle", "residual", "exact", "callback"):
-            _warn_not_converged(reason, history, tol, method)
+        keeper = Keeper(checkpoint, every, _identity(run, metered, columns_))
+        past = keeper.found() if resume else None
+        start = _warm(warm_start, metered, options.width) if past is None else past.state
+        states = METHODS[method](metered, generator, replace(options, start=start))
+        eps = float(np.finfo(source.dtype).eps)
+        judge = Judge(options.rank, tol, columns_.trace(source.rows), eps, max_rounds, *limits)
+        outcome = _follow(states, metered, judge, callback, keeper, past)
+        reason = _conclude(method, outcome, tol)
+        run |= {"reason": reason, "residuals": outcome.residuals}
+        basis = outcome.state.basis
         metered.phase = "factors"
         found = factors(metered, basis, options.rank)
         U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
 
     ratio, variance = _explained(found, columns_, source.rows, center)
-    run = {
-        "version": __version__,
-        "method": method,
-        "rank": options.rank,
-        "width": options.width,
-        "steps": options.steps,
-        "schedule": schedule if isinstance(schedule, str) else repr(schedule),
-        "align": align,
-        "align_at": align_at,
-        "max_rounds": max_rounds,
-        "tol": tol,
-        "workers": len(shards.shards),
-        "partition": how,
-        "memory": source.memory,
-        "kept": shards.shards[0].keep,
-        "kernels": dict(kernels),
-        "engine": type(engine).__name__.lower(),
-        "center": center,
-        "scale": scale,
-        "proposal": proposal,
-        "reason": reason,
-        "residuals": residuals,
-        "seed": seed,
-        "rows": source.rows,
-        "columns": source.columns,
-        "dtype": source.dtype.name,
-    }
 
     def narrow(x: Array) -> Array:
         with np.errstate(over="ignore"):  # variances of huge data may be infinite
@@ -328,7 +311,7 @@ def svd(
         scale=None if columns_.scale is None else narrow(columns_.scale),
         explained_variance=narrow(variance),
         explained_variance_ratio=narrow(ratio),
-        history=history,
+        history=outcome.history,
         ledger=metered.ledger,
         run=run,
     )
@@ -411,6 +394,7 @@ class Judge:
     tol: float
     trace: float
     eps: float
+    max_rounds: int
     max_bytes: float
     max_seconds: float
 
@@ -475,23 +459,35 @@ def _stalled(history: Sequence[Record]) -> bool:
     return len(known) == STALL and min(known[1:]) > 0.9 * known[0]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a method ended with, and why."""
+
+    state: State
+    history: tuple[Record, ...]
+    reason: str
+    residuals: list[float] | None
+
+
 def _follow(
     states: Iterator[State],
     engine: Metered,
     judge: Judge,
     callback: Callback | None,
-    max_rounds: int,
     keeper: Keeper,
-    past: Checkpoint | None = None,
-) -> tuple[tuple[Record, ...], Array, str, list[float] | None]:
-    """Run a method until there is a reason to stop; return history, basis, reason, residuals."""
-    history: list[Record] = [] if past is None else list(past.history)
-    basis = None if past is None else past.state.basis
-    found = None if past is None else judge.certificate(past.state)
+    past: Checkpoint | None,
+) -> Outcome:
+    """Run a method until there is a reason to stop, after what it did in the `past`."""
+    state = None if past is None else past.state
+    found = None if state is None else judge.certificate(state)
+    history = [] if past is None else list(past.history)
     reason = None if past is None else past.reason
-    steps = 0 if past is None else past.state.steps
+    if past is not None:
+        engine.restore(past.records)
+    left = 0 if reason is not None else judge.max_rounds - len(history)
+    steps = 0 if state is None else state.steps
     seen, before = engine.ledger.hops, time.perf_counter()
-    for state in islice(states, max_rounds - len(history)):
+    for state in islice(states, left):
         traffic = Ledger(engine.ledger.records[seen:])
         found = judge.certificate(state)
         now = time.perf_counter()
@@ -508,7 +504,6 @@ def _follow(
         )
         steps, seen, before = state.steps, seen + traffic.hops, now
         history.append(record)
-        basis = state.basis
         reason = judge.verdict(found, history)
         ended = callback is not None and bool(callback(record, state))
         point = Checkpoint(state, tuple(history), engine.ledger.phase("iterate").records, reason)
@@ -516,10 +511,26 @@ def _follow(
         if ended or reason is not None:
             reason = "callback" if ended else reason
             break
-    if basis is None:
+    if state is None:
         raise ValueError("schedule gives no round: its first number of steps is 0")
-    reason = reason or ("max_rounds" if len(history) >= max_rounds else "end")
-    return tuple(history), basis, reason, None if found is None else found.residuals.tolist()
+    reason = reason or ("max_rounds" if len(history) >= judge.max_rounds else "end")
+    residuals = None if found is None else found.residuals.tolist()
+    return Outcome(state, tuple(history), reason, residuals)
+
+
+def _conclude(method: str, outcome: Outcome, tol: float) -> str:
+    """Say why the run ended, and warn if that is not what was asked for."""
+    if method in ("gram", "tsqr"):
+        return "exact"
+    if tol and outcome.reason not in (*FINAL[:2], "callback"):
+        _warn_not_converged(outcome.reason, outcome.history, tol, method)
+    return outcome.reason
+
+
+def _identity(run: dict[str, Any], engine: Engine, how: Columns) -> dict[str, Any]:
+    """What must be the same for a run to go on from a checkpoint."""
+    known = {name: run[name] for name in IDENTITY} | {"shards": list(engine.rows)}
+    return fingerprint(known, how.mean, np.array([how.squares, how.exponent]))
 
 
 def _warn_not_converged(reason: str, history: Sequence[Record], tol: float, method: str) -> None:
@@ -536,7 +547,7 @@ def _warn_not_converged(reason: str, history: Sequence[Record], tol: float, meth
     warnings.warn(
         f"tol={tol:g} was not reached ({reason}): {reached} after {len(history)} rounds; {remedy}",
         ConvergenceWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
