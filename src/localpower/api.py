@@ -77,8 +77,14 @@ def _iterate(
     engine: Engine, rng: np.random.Generator, o: Options, schedule: Schedule
 ) -> Iterator[State]:
     start = _start(engine, rng, o)
-    how = {"align": o.align, "align_at": o.align_at, "exact": o.certify}
-    return local_power(engine, start, schedule=schedule, **how)  # type: ignore[arg-type]
+    return local_power(
+        engine,
+        start,
+        schedule=schedule,
+        align=o.align,
+        align_at=o.align_at,
+        exact=o.certify,
+    )
 
 
 def _ritz(engine: Engine, rng: np.random.Generator, o: Options, proposal: str) -> Iterator[State]:
