@@ -1,5 +1,6 @@
 """Compiled kernels and their numpy stand-ins compute what they say, at every size and type."""
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -175,3 +176,31 @@ def test_columns_become_rows(which, dtype, shape):
         out = np.full(shape, np.nan, dtype)
         kernels.interleave(columns, out)
         np.testing.assert_array_equal(out, X)
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 8159, 8160, 8161, 100_000])
+def test_bytes_are_counted(which, size):
+    rng = np.random.default_rng(size)
+    for text in (bytes(size), b"\n" * size, rng.integers(9, 12, size, np.uint8).tobytes()):
+        assert kernels.occurrences(text, 10) == text.count(b"\n")
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("lines", [1, 2, 50])
+def test_fields_are_found(which, count, lines):
+    rng = np.random.default_rng(count * lines)
+    words = [["1" * n for n in rng.integers(0, 20, count)] for _ in range(lines)]
+    text = "".join(",".join(line) + "\n" for line in words).encode()
+    offsets = kernels.fields(text, ord(","), count).tolist()
+    parts = [text[a:b].decode() for a, b in itertools.pairwise(offsets)]
+    assert parts[::2] == [word for line in words for word in line]
+    assert set("".join(parts[1::2])) <= {",", "\n"}
+    assert kernels.fields(text, ord(","), count + 1) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b" 1,2\n", b"1 ,2\n", b"1, 2\n", b"1,2 \n", b"1,2\n 3,4\n", b"1,2", b"", b"1,2\n3\n4,5,6\n"],
+)
+def test_unusual_lines_are_not_cut_into_fields(which, text):
+    assert kernels.fields(text, ord(","), 2) is None

@@ -55,7 +55,7 @@ def test_rows_are_kept_in_memory_as_long_as_there_is_room(kind, dtype, scratch):
         room = Room(limit)
         table = keep(blocks(kind, dtype=dtype), room, "x")
         stored = [is_stored(piece) for piece in table.pieces]
-        assert stored in ([True], [False] * 5)
+        assert stored in ([True], [False])  # small blocks are joined
         assert stored[0] == any(scratch.iterdir()) == (limit < 1 << 20 and room.left == limit)
         assert (table.columns, table.pieces[0].dtype) == (7, dtype)
         np.testing.assert_array_equal(rows(table.pieces), X.astype(dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,24 +145,29 @@ def column_blocks(
 ) -> Iterator[Block]:
     """Turn columns into rows: each part is some rows' columns, and their labels.
 
-    Yields blocks of `block_rows` whatever the parts' sizes, and at least one, if without rows.
+    Yields blocks of `block_rows`, or less where a part ends, but not many small ones, and at least
+    one, if without rows.
     """
     step = block_rows(len(names), dtype)
     empty = np.empty((0, len(names)), dtype)
     out, filled, yielded = empty, 0, False
     tags: list[NDArray[Any]] = []
-    for columns, labels in parts:
-        rows, start = len(columns[0]), 0
-        while start < rows:
-            out = out if len(out) else _room(step, len(names), dtype)
-            stop = min(start + step - filled, rows)
-            _fill(out[filled : filled + stop - start], [c[start:stop] for c in columns])
-            if labels is not None:
-                tags.append(labels[start:stop])
-            filled, start = filled + stop - start, stop
-            if filled == step:
-                yield Block(out, _joined(tags), names)
-                out, filled, yielded, tags = empty, 0, True, []
+    with ThreadPoolExecutor(1) as other:
+        for columns, labels in parts:
+            rows, start = len(columns[0]), 0
+            while start < rows:
+                if not filled:
+                    few = rows - start < step // 8
+                    out = _room(step if few else min(step, rows - start), len(names), dtype)
+                stop = min(start + len(out) - filled, rows)
+                part = _parts(columns, start, stop, dtype)
+                interleave(part, out[filled : filled + stop - start], other)
+                if labels is not None:
+                    tags.append(labels[start:stop])
+                filled, start = filled + stop - start, stop
+                if filled == len(out):
+                    yield Block(out, _joined(tags), names)
+                    out, filled, yielded, tags = empty, 0, True, []
     if filled or not yielded:
         rest = out[:filled] if 2 * filled > step else out[:filled].copy()
         yield Block(rest, _joined(tags), names)
@@ -346,9 +352,9 @@ def _labels(pa: ModuleType, column: Any, plan: Plan, row: int) -> NDArray[Any]:
     return text_labels(values, plan.where)
 
 
-def _fill(out: NDArray[Any], columns: Sequence[Any]) -> None:
+def _parts(columns: Sequence[Any], start: int, stop: int, dtype: np.dtype[Any]) -> list[Any]:
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by a later check
-        interleave([np.ascontiguousarray(column, out.dtype) for column in columns], out)
+        return [np.ascontiguousarray(column[start:stop], dtype) for column in columns]
 
 
 def _joined(labels: list[NDArray[Any]]) -> NDArray[Any] | None:

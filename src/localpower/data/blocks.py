@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
 
-BLOCK_BYTES = 1 << 23  # rows that a reader yields at once
+BLOCK_BYTES = 1 << 26  # rows that a reader yields at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
 from localpower.core.shard import Stored, StoredCSR, stamp
-from localpower.data.blocks import Block, Options
+from localpower.data.blocks import BLOCK_BYTES, Block, Options
 from localpower.data.text import join_labels
 
 FORMAT = 1
@@ -136,6 +136,7 @@ class Spool:
     def __init__(self, room: Room, folder: Path | None = None, raw: bool = False) -> None:
         self.room, self.folder, self.raw = room, folder, raw
         self.held: list[Any] = []
+        self.loose = 0  # how many of the last ones held are small
         self.written: list[Any] = []
         self.labels: list[NDArray[Any]] = []
         self.files: list[IO[bytes]] = []
@@ -199,6 +200,15 @@ class Spool:
             return
         self.room.left -= size
         self.held.append(rows)
+        self.loose = self.loose + 1 if 0 < size < BLOCK_BYTES // 8 else 0
+        if self.loose and sum(map(size_of, self.held[-self.loose :])) >= BLOCK_BYTES:
+            self._join()
+
+    def _join(self) -> None:
+        """Make one of the small blocks held last: a pass over many would join them every time."""
+        if self.loose > 1:
+            self.held[-self.loose :] = [_joined(self.held[-self.loose :])]
+        self.loose = 0
 
     def _open(self) -> None:
         """Go on in files, with what is held in memory first."""
@@ -208,7 +218,7 @@ class Spool:
             self.files.append(open(target, "wb"))  # noqa: SIM115 (`table` closes it)
         if self.sparse:
             self.files[2].write(np.zeros(1, np.int64).data)
-        held, self.held = self.held, []
+        held, self.held, self.loose = self.held, [], 0
         while held:
             rows = held.pop(0)
             self.room.left += _taken_by(rows)
@@ -240,6 +250,7 @@ class Spool:
         labels = join_labels(self.labels) if self.labels else None
         if self.files:
             self._finish()
+        self._join()
         lowest = 1 if self.lowest is None else self.lowest  # without entries, either count will do
         pieces = tuple(self.written or self.held)
         return Table(pieces, self.columns, labels, self.names, lowest if self.raw else None)
@@ -262,6 +273,20 @@ def _taken_by(rows: Any) -> int:
     dense = isinstance(rows, np.ndarray)
     borrowed = dense and not (rows.flags.owndata or rows.flags.writeable)
     return 0 if borrowed else size_of(rows)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """One array, or one CSR matrix as wide as the widest, of several."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    ends = np.cumsum([0, *(part.nnz for part in parts)])
+    starts = [part.indptr[:-1] + end for part, end in zip(parts, ends, strict=False)]
+    indptr = np.concatenate([*starts, ends[-1:]]).astype(parts[0].indptr.dtype)
+    data, indices = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("data", "indices")
+    )
+    shape = len(indptr) - 1, max(part.shape[1] for part in parts)
+    return type(parts[0])((data, indices, indptr), shape=shape)
 
 
 def size_of(rows: Any) -> int:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
+from localpower.core.kernels import occurrences
 from localpower.data.memory import available
 
 CHUNK = 1 << 21  # bytes of text that are parsed at once
@@ -68,8 +69,8 @@ def read_chunks(path: Path) -> Generator[Chunk, None, None]:
 
 
 def count_lines(data: bytes) -> int:
-    """Count newlines, at three times the speed of `bytes.count`."""
-    return int(np.count_nonzero(np.frombuffer(data, np.uint8) == 10))
+    """Count newlines."""
+    return occurrences(data, ord("\n"))
 
 
 def parse_in_order(parse: Callable[[Chunk], T], chunks: Iterator[Chunk]) -> Iterator[T]:

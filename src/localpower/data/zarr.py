@@ -25,7 +25,7 @@ from localpower.data.frames import Columns, columns_of, matrix_blocks
 METADATA_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 30  # a chunk is decompressed whole
 CHUNK_ROW_BYTES = 1 << 33
-BLOCKS_AT_ONCE = 4  # zarr unpacks the chunks of one read side by side: one block has too few
+BLOCKS_AT_ONCE = 1
 METADATA_FILES = (".zarray", "zarr.json")
 COMPRESSORS = {"blosc", "zlib", "gzip", "bz2", "lzma", "lz4", "zstd"}
 FILTERS = {"shuffle", "delta", "fixedscaleoffset", "bitround", "crc32", "adler32", "fletcher32"}
