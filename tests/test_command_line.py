@@ -56,7 +56,7 @@ def test_fit_inspect_transform(rows, tmp_path):
 
 
 def test_json_is_all_that_programs_get(rows):
-    out = command("fit", rows, "-k", 2, "--json", "--seed", 1)
+    out = command("fit", rows, "-k", 2, "-p", 4, "--json", "--seed", 1)
     content = json.loads(out.stdout)
     assert out.stderr == ""
     assert content["run"]["seed"] == 1
@@ -157,7 +157,7 @@ def test_inspecting_what_is_no_model_fails(tmp_path):
 def test_a_live_table_on_a_terminal(rows):
     leader, follower = pty.openpty()
     run = subprocess.Popen(
-        [sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2"],
+        [sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2", "-p", "4"],
         stdout=follower,
         stderr=follower,
     )
@@ -178,7 +178,7 @@ def test_a_live_table_on_a_terminal(rows):
 
 
 def test_output_into_a_closed_pipe_is_no_error_and_the_model_is_written(rows, tmp_path):
-    fit = f"'{sys.executable}' -m localpower fit '{rows}' -k 2 --max-rounds 2000"
+    fit = f"'{sys.executable}' -m localpower fit '{rows}' -k 2 -p 4 --max-rounds 2000"
     shell = f"{fit} -o '{tmp_path / 'model'}' | head -n 1; exit ${{PIPESTATUS[0]}}"
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert out.stderr == ""
@@ -218,7 +218,7 @@ def test_outputs_are_checked_before_the_work(rows, tmp_path):
 def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
     run = subprocess.Popen(
         [
-            *(sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2"),
+            *(sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2", "-p", "4"),
             *("--engine", "processes:2", "--max-rounds", "10000000", "-o", str(tmp_path / "model")),
         ],
         stdout=subprocess.PIPE,

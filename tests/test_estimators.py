@@ -117,7 +117,7 @@ def test_random_states_of_every_kind_are_taken():
 
 
 def test_the_account_is_exposed():
-    model = lp.PCA(2, max_rounds=7, workers=3, random_state=0).fit(X)
+    model = lp.PCA(2, method="dpi", max_rounds=7, workers=3, random_state=0).fit(X)
     assert model.n_rounds_ == len(model.history_) == 7
     assert model.communication_.phase("iterate").rounds == 7
 

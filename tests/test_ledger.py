@@ -117,7 +117,7 @@ def test_set_up_is_two_small_rounds(options, down, up):
 
 
 def test_left_vectors_are_one_more_round():
-    ledger = lp.svd(BLOCKS, K, width=R, return_u=True, rng=0).ledger.phase("factors")
+    ledger = lp.svd(BLOCKS, K, method="dpi", width=R, return_u=True, rng=0).ledger.phase("factors")
     assert ledger.rounds == 2
     left = ledger.records[1]
     assert left.words_down == M * D * R + sum(min(s, R) for s in SIZES) * K
@@ -125,7 +125,7 @@ def test_left_vectors_are_one_more_round():
 
 
 def test_totals_are_the_sums_of_all_rounds_and_history_agrees():
-    result = lp.svd(sp.csr_array(A), K, max_rounds=4, workers=M, return_u=True, rng=0)
+    result = lp.svd(sp.csr_array(A), K, method="dpi", max_rounds=4, workers=M, return_u=True, rng=0)
     ledger = result.ledger
     for name in ("messages", "words_up", "words_down", "bytes_up", "bytes_down"):
         total = sum(getattr(record, name) for record in ledger.records)

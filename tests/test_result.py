@@ -149,7 +149,8 @@ def test_transform_takes_text_that_happens_to_be_narrower(tmp_path):
 
 
 def test_a_result_shows_itself_in_a_line():
-    assert repr(lp.svd(A, 2, rng=0)).startswith("Result(rank=2, columns=9, method='local_power'")
+    text = repr(lp.svd(A, 2, steps=4, rng=0))
+    assert text.startswith("Result(rank=2, columns=9, method='local_power'")
 
 
 def test_components_of_a_shuffled_fit_are_those_of_the_rows():

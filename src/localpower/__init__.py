@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from localpower.api import pca, svd
+from localpower.comparison import Comparison, compare
 from localpower.core import schedule
 from localpower.core.errors import (
     ConvergenceWarning,
@@ -23,6 +24,7 @@ from localpower.data.source import read
 from localpower.diagnostics.distance import principal_angles, subspace_distance
 from localpower.diagnostics.heterogeneity import eta
 from localpower.engines.registry import connect
+from localpower.planning import Plan, plan
 from localpower.result import Record, Result
 from localpower.version import __version__
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PCA",
+    "Comparison",
     "ConvergenceWarning",
     "DataError",
     "DataHint",
@@ -38,15 +41,18 @@ __all__ = [
     "Ledger",
     "LocalPowerError",
     "MissingExtra",
+    "Plan",
     "Record",
     "Result",
     "TruncatedSVD",
     "WorkerFailed",
     "WorkerLost",
     "__version__",
+    "compare",
     "connect",
     "eta",
     "pca",
+    "plan",
     "principal_angles",
     "read",
     "schedule",

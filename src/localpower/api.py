@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from operator import index
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from localpower.checkpoint import Checkpoint, fingerprint, load, save
 from localpower.core.alignment import ALIGNMENTS
-from localpower.core.certificate import Certificate, certify, rayleigh_ritz
+from localpower.core.certificate import ROUNDING, Certificate, certify, rayleigh_ritz
 from localpower.core.engine import Engine
 from localpower.core.errors import ConvergenceWarning, DataError, DataHint
 from localpower.core.exact import gram, tsqr
@@ -27,8 +27,9 @@ from localpower.core.factors import Factors, factors
 from localpower.core.ledger import Ledger
 from localpower.core.linalg import Array, random_basis, widen
 from localpower.core.local_power import State, local_power
-from localpower.core.local_ritz import PROPOSALS, RESTART, local_ritz
+from localpower.core.local_ritz import PROPOSALS, local_ritz
 from localpower.core.one_shot import aligned_average, uda, wda
+from localpower.core.precision import UNITS, Narrow
 from localpower.core.randomized import dr_svd
 from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
 from localpower.core.schedule import Adaptive, Schedule, constant, parse
@@ -38,17 +39,27 @@ from localpower.data.partition import PARTITIONS, Partition
 from localpower.data.source import Source, open_source
 from localpower.engines.registry import connect
 from localpower.engines.wrappers import Metered
+from localpower.planning import (
+    AUTOMATIC,
+    EXTRA,
+    Problem,
+    costs,
+    reread,
+    shard_sizes,
+    tolerance,
+    work,
+)
 from localpower.result import Record, Result
 from localpower.version import __version__
 
 Callback = Callable[[Record, State], Any]
 FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
-IDENTITY = ("method", "rank", "width", "steps", "schedule", "align", "align_at", "proposal", "tol",
-            "center", "scale", "partition", "seed", "dtype")  # fmt: skip
+IDENTITY = ("method", "rank", "width", "steps", "schedule", "align", "align_at", "proposal", "warm",
+            "tol", "wire", "center", "scale", "partition", "seed", "dtype")  # fmt: skip
 FINAL = ("angle", "residual", "stalled")  # reasons that more rounds would not change
-EXTRA = 5  # columns beyond the rank, for the gap and for faster convergence
 STALL = 6  # rounds without progress that end a run with local steps
-WORK = 6  # (d, r) arrays that a run holds at the same time on one machine
+ITERATIVE = ("local_ritz", "block_krylov", "dpi", "local_power")
+TINY = 1e-14  # tolerance that is planned for where all rounds are to be done
 WIDE = 10, 1000  # columns per row, and columns, from which a transposed matrix is suspected
 
 
@@ -63,7 +74,9 @@ class Options:
     align_at: str
     steps: int
     proposal: str
-    certify: bool
+    warm: bool = True
+    certify: bool = False
+    narrow: Narrow | None = None
     start: State | None = None
 
 
@@ -84,11 +97,15 @@ def _iterate(
         align=o.align,
         align_at=o.align_at,
         exact=o.certify,
+        narrow=o.narrow,
     )
 
 
 def _ritz(engine: Engine, rng: np.random.Generator, o: Options, proposal: str) -> Iterator[State]:
-    return local_ritz(engine, _start(engine, rng, o), proposal=proposal, steps=2 * o.steps)
+    start = _start(engine, rng, o)
+    return local_ritz(
+        engine, start, proposal=proposal, steps=2 * o.steps, warm=o.warm, narrow=o.narrow
+    )
 
 
 METHODS: dict[str, Callable[[Engine, np.random.Generator, Options], Iterator[State]]] = {
@@ -110,17 +127,19 @@ def svd(
     data: Any,
     rank: int,
     *,
-    method: str = "local_power",
-    steps: int = 4,
-    schedule: str | Iterable[int] | Schedule = "constant",
-    align: str = "procrustes",
-    align_at: str = "server",
-    proposal: str = "anchor+residual",
+    method: str = "auto",
+    steps: int | None = None,
+    schedule: str | Iterable[int] | Schedule | None = None,
+    align: str | None = None,
+    align_at: str | None = None,
+    proposal: str | None = None,
+    warm: bool | None = None,
     width: int | None = None,
     max_rounds: int = 30,
     max_bytes: float | None = None,
     max_seconds: float | None = None,
-    tol: float = 0.0,
+    tol: float | None = None,
+    wire: str = "float64",
     checkpoint: str | os.PathLike[str] | None = None,
     every: int = 1,
     resume: bool = False,
@@ -150,27 +169,33 @@ def svd(
     rank : int
         How many singular triplets, k.
     method : str
-        ``"local_power"`` is Algorithm 1 of the paper. ``"dpi"`` takes one step a round,
+        ``"auto"`` takes the one that `plan` finds cheapest for the engine; ``result.run["why"]``
+        tells. ``"local_power"`` is Algorithm 1 of the paper. ``"dpi"`` takes one step a round,
         ``"one_shot"`` one round of `steps` steps (give it many). ``"uda"``, ``"wda"``,
         ``"aligned_average"`` and ``"dr_svd"`` are the one-shot baselines. Beyond the paper:
         ``"local_ritz"`` reaches a certified tolerance in a handful of rounds, ``"block_krylov"`` is
         the same without local work; ``"tsqr"`` and ``"gram"`` are exact in one round of d(d+1)/2
         words, the latter with half the digits.
     steps : int
-        Local power iterations per round, p.
+        Local power iterations per round, p; 4 by default. With this or one of the next three, and
+        no `method`, ``"local_power"`` is meant.
     schedule : str, set of int, or callable
-        How p changes: ``"constant"``, ``"halving"``, ``"linear"`` (the latter two also as
+        How p changes: ``"constant"`` (the default), ``"halving"``, ``"linear"`` (these two also as
         ``"halving:3"``, to decay every third round), ``"adaptive"`` (halved when a round achieves
         little; takes dr words more in uploads), the set of communication times, or a function
         from the number of the round to its steps.
     align : {"procrustes", "signs", "none"}
-        How local bases are aligned before averaging.
+        How local bases are aligned before averaging; the first by default.
     align_at : {"server", "worker"}
-        ``"server"`` aligns to the largest shard's basis, as the paper; ``"worker"`` to the
-        broadcast basis, which halves the upload.
+        ``"server"``, the default, aligns to the largest shard's basis, as the paper; ``"worker"``
+        to the broadcast basis, which halves the upload.
     proposal : str
-        What ``"local_ritz"`` makes its next block from: ``"anchor"``, ``"all"``, these with
-        ``"+residual"``, or ``"residual"``.
+        What ``"local_ritz"`` makes its next block from: ``"anchor+residual"`` (the default),
+        ``"all+residual"``, these without ``"+residual"``, or ``"residual"``.
+    warm : bool, optional
+        Whether ``"local_ritz"`` and ``"block_krylov"`` begin with a round of many local steps: it
+        saves rounds, and takes work. By default they do, unless the method is chosen automatically
+        and work is what costs.
     width : int, optional
         Columns that are iterated, r, at least `rank`. By default that, or 5 more where the angle
         to the answer is certified: by ``"local_ritz"``, ``"block_krylov"``, and if `tol` is given.
@@ -178,10 +203,14 @@ def svd(
         Rounds of the method at most.
     max_bytes, max_seconds : float, optional
         Stop after the round in which more was moved, up and down, or more time went by.
-    tol : float
+    tol : float, optional
         Stop when the sine of the angle between the leading `rank` columns and the true ones is
         certified to be at most this; or, where there is no gap after them, their residuals. With
-        p > 1 that takes dr words more in each upload. 0 does all rounds.
+        p > 1 that takes dr words more in each upload. 0 does all rounds. By default 1e-8 (3e-4 for
+        float32) if the method is chosen automatically, else 0.
+    wire : {"float64", "float32", "bfloat16"}
+        What numbers are rounded to in messages of methods that iterate, wherever that does not
+        limit what is reached; sums are in float64, and data in float32 never send more than that.
     checkpoint : path, optional
         File that the state is written to after every `every` rounds; it is replaced at once.
     resume : bool
@@ -233,11 +262,9 @@ def svd(
     >>> len(result.history), result.ledger.phase("iterate").bytes_up
     (30, 61440)
     """
-    options = _options(rank, method, steps, schedule, align, align_at, width)
-    max_rounds, tol, workers = _run_options(max_rounds, tol, workers, scale, callback)
-    _one_of("proposal", proposal, PROPOSALS)
-    certified = tol > 0 or isinstance(options.schedule, Adaptive)
-    options = replace(options, proposal=proposal, certify=certified)
+    method, why = _asked(method, steps, schedule, align, align_at, proposal)
+    options = _options(rank, method, steps, schedule, align, align_at, proposal, width)
+    max_rounds, workers = _run_options(max_rounds, tol, workers, scale, callback)
     limits = _limits(max_bytes, max_seconds)
     every = _positive("every", every)
     if resume and checkpoint is None:
@@ -251,8 +278,21 @@ def svd(
         source = open_source(data, memory=memory, cache=cache, shards=workers)
         if source is not data:
             stack.callback(source.close)
-        if width is None and (tol or method in ("local_ritz", "block_krylov")):
-            options = replace(options, width=min(options.rank + EXTRA, source.columns))
+        chosen = method == "auto"
+        goal = (tolerance(source.dtype) if chosen else 0.0) if tol is None else float(tol)
+        _check_rank(options.rank, source)
+        wide = min(options.rank + EXTRA, source.columns) if width is None else options.width
+        if chosen:
+            method, usual, why = _choose(source, engine, workers, replace(options, width=wide),
+                                         goal, center, scale, wire)  # fmt: skip
+            options = replace(options, warm=usual)
+        if warm is not None:
+            options = replace(options, warm=bool(warm))
+        if goal or method in ("local_ritz", "block_krylov"):
+            options = replace(options, width=wide)
+        rounded = _narrow(wire, method, options.rank, goal, source.dtype)
+        certified = goal > 0 or isinstance(options.schedule, Adaptive) or rounded is not None
+        options = replace(options, certify=certified, narrow=rounded)
         _check_fit(method, options, source)
         shuffler = generator if how == "contiguous" else generator.spawn(1)[0]
         at_once = engine.size if workers else _useful(engine.size, source, options.width)
@@ -265,15 +305,18 @@ def svd(
         run = {
             "version": __version__,
             "method": method,
+            "why": why,
             "rank": options.rank,
             "width": options.width,
             "steps": options.steps,
-            "schedule": schedule if isinstance(schedule, str) else repr(schedule),
-            "align": align,
-            "align_at": align_at,
-            "proposal": proposal,
+            "schedule": _named(schedule),
+            "align": options.align,
+            "align_at": options.align_at,
+            "proposal": options.proposal,
+            "warm": options.warm,
             "max_rounds": max_rounds,
-            "tol": tol,
+            "tol": goal,
+            "wire": wire,
             "workers": len(shards.shards),
             "partition": how,
             "memory": source.memory,
@@ -292,10 +335,15 @@ def svd(
         past = keeper.found() if resume else None
         start = _warm(warm_start, metered, options.width) if past is None else past.state
         states = METHODS[method](metered, generator, replace(options, start=start))
+        doubtful = chosen and method == "gram"
+        if doubtful:  # where that loses too many digits, the other way
+            again = (replace(state, round=2) for state in tsqr(metered, options.rank))
+            states = chain(states, again)
         eps = float(np.finfo(source.dtype).eps)
-        judge = Judge(options.rank, tol, columns_.trace(source.rows), eps, max_rounds, *limits)
+        trace = columns_.trace(source.rows)
+        judge = Judge(options.rank, goal, trace, eps, max_rounds, *limits, ties=not doubtful)
         outcome = _follow(states, metered, judge, callback, keeper, past)
-        reason = _conclude(method, outcome, tol)
+        reason = _conclude(method, outcome, goal)
         run |= {"reason": reason, "residuals": outcome.residuals}
         basis = outcome.state.basis
         metered.phase = "factors"
@@ -378,6 +426,70 @@ def _useful(workers: int, source: Source, width: int) -> int:
     return max(1, min(workers, entries // (source.columns * width), source.rows))
 
 
+def _asked(method: str, *given: Any) -> tuple[str, str]:
+    """Return the method that is meant, and why."""
+    *of_local_power, proposal = given
+    if method != "auto":
+        return method, "asked for"
+    if any(option is not None for option in of_local_power):
+        return "local_power", "an option of it was given: steps, schedule, align or align_at"
+    if proposal is not None:
+        return "local_ritz", "an option of it was given: proposal"
+    return "auto", ""
+
+
+def _choose(
+    source: Source,
+    engine: Engine,
+    workers: int | None,
+    options: Options,
+    tol: float,
+    center: bool,
+    scale: str | None,
+    wire: str,
+) -> tuple[str, bool, str]:
+    """Take the cheapest way to the tolerance; say whether to start warm, and why it is."""
+    problem = Problem(
+        sizes=shard_sizes(source, workers, engine.size),
+        columns=source.columns,
+        entries=Shard(source.pieces, source.columns, source.dtype).entries,
+        itemsize=source.dtype.itemsize,
+        rank=options.rank,
+        width=options.width,
+        tol=tol or TINY,
+        memory=source.memory,
+        center=center,
+        scale=scale,
+        latency=engine.latency,
+        bandwidth=engine.bandwidth,
+        flops=engine.flops,
+        stored=reread(source),
+    )
+    plan = costs(problem, None, AUTOMATIC if wire == "float64" else AUTOMATIC[:3])
+    how = plan.choice.options
+    return how["method"], how.get("warm", True), plan.why
+
+
+def _narrow(wire: str, method: str, rank: int, tol: float, kind: np.dtype[Any]) -> Narrow | None:
+    """How messages are rounded, where they are."""
+    _one_of("wire", wire, UNITS)
+    eps = float(np.finfo(kind).eps)
+    if 2 * UNITS[wire] <= eps:
+        return None
+    if method not in ITERATIVE:
+        raise ValueError(
+            f"wire={wire!r} is for methods that iterate, not for {method}: take one of "
+            f"{', '.join(ITERATIVE)}"
+        )
+    return Narrow(wire, rank, tol, eps)
+
+
+def _named(schedule: Any) -> str:
+    if schedule is None:
+        return "constant"
+    return schedule if isinstance(schedule, str) else repr(schedule)
+
+
 def _partition(name: Any) -> str:
     how, colon, concentration = name.partition(":") if isinstance(name, str) else ("", "", "")
     try:
@@ -394,7 +506,10 @@ def _partition(name: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Decides when a run is done: what was asked for, and what may be spent."""
+    """Decides when a run is done: what was asked for, and what may be spent.
+
+    `ties` says that small residuals are enough where no gap is seen after the leading columns.
+    """
 
     rank: int
     tol: float
@@ -403,19 +518,21 @@ class Judge:
     max_rounds: int
     max_bytes: float
     max_seconds: float
+    ties: bool = True
 
     def certificate(self, state: State) -> Certificate | None:
         """What the state tells of the basis that it has the exact image of."""
         if state.exact is None:
             return None
-        return certify(*rayleigh_ritz(*state.exact), self.rank, self.trace, self.eps)
+        eps = max(self.eps, state.noise / ROUNDING)
+        return certify(*rayleigh_ritz(*state.exact), self.rank, self.trace, eps)
 
     def verdict(self, found: Certificate | None, history: Sequence[Record]) -> str | None:
         """Why to stop, if there is a reason."""
         if found is not None and self.tol:
             if found.angle <= self.tol:
                 return "angle"
-            if found.gap <= self.tol and found.residual <= self.tol:
+            if self.ties and found.gap <= self.tol and found.residual <= self.tol:
                 return "residual"
             if _stalled(history):
                 return "stalled"
@@ -526,7 +643,7 @@ def _follow(
 
 def _conclude(method: str, outcome: Outcome, tol: float) -> str:
     """Say why the run ended, and warn if that is not what was asked for."""
-    if method in ("gram", "tsqr"):
+    if method == "tsqr" or (method == "gram" and outcome.reason not in FINAL):
         return "exact"
     if tol and outcome.reason not in (*FINAL[:2], "callback"):
         _warn_not_converged(outcome.reason, outcome.history, tol, method)
@@ -581,33 +698,39 @@ def _explained(found: Factors, how: Columns, rows: int, center: bool) -> tuple[A
 def _options(
     rank: int,
     method: str,
-    steps: int,
-    schedule: str | Iterable[int] | Schedule,
-    align: str,
-    align_at: str,
+    steps: int | None,
+    schedule: str | Iterable[int] | Schedule | None,
+    align: str | None,
+    align_at: str | None,
+    proposal: str | None,
     width: int | None,
 ) -> Options:
-    rank, steps = _positive("rank", rank), _positive("steps", steps)
+    rank, steps = _positive("rank", rank), _positive("steps", 4 if steps is None else steps)
+    align = "procrustes" if align is None else align
+    align_at = "server" if align_at is None else align_at
+    proposal = "anchor+residual" if proposal is None else proposal
     width = rank if width is None else _positive("width", width)
     if width < rank:
         raise ValueError(f"width={width} is below rank={rank}; iterate at least that many columns")
-    _one_of("method", method, METHODS)
+    _one_of("method", method, ("auto", *METHODS))
     _one_of("align", align, ALIGNMENTS)
     _one_of("align_at", align_at, ("server", "worker"))
-    return Options(rank, width, parse(schedule, steps), align, align_at, steps, "residual", False)
+    _one_of("proposal", proposal, PROPOSALS)
+    parsed = parse("constant" if schedule is None else schedule, steps)
+    return Options(rank, width, parsed, align, align_at, steps, proposal)
 
 
 def _run_options(
     max_rounds: Any, tol: Any, workers: Any, scale: Any, callback: Any
-) -> tuple[int, float, int | None]:
-    if not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
+) -> tuple[int, int | None]:
+    if tol is not None and (not isinstance(tol, int | float | np.number) or not 0 <= tol < 1):
         raise ValueError(f"tol={tol!r} is the sine of an angle: take 0 <= tol < 1")
     if scale is not None:
         _one_of("scale", scale, SCALES)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback={callback!r} must be a function of a record and a state")
     rounds = min(_positive("max_rounds", max_rounds), sys.maxsize)
-    return rounds, float(tol), None if workers is None else _positive("workers", workers)
+    return rounds, None if workers is None else _positive("workers", workers)
 
 
 def _random(rng: Any) -> tuple[int | None, np.random.Generator]:
@@ -622,29 +745,25 @@ def _random(rng: Any) -> tuple[int | None, np.random.Generator]:
     return int(seed) if isinstance(seed, int | np.integer) else None, generator
 
 
-def _work(method: str, columns: int, width: int) -> int:
-    """Bytes that a method holds besides the rows, at the coordinator and one worker."""
-    if method in ("gram", "tsqr"):
-        return 4 * columns**2 * 8
-    spaces = 2 * RESTART if method in ("local_ritz", "block_krylov") else 0
-    return (WORK + spaces) * columns * width * 8
+def _check_rank(rank: int, source: Source) -> None:
+    n, d = source.rows, source.columns
+    if rank > min(n, d):
+        raise ValueError(
+            f"rank={rank} is more than data with n_samples={n} and n_features={d} has; "
+            f"take 1 to {min(n, d)}"
+        )
 
 
 def _check_fit(method: str, options: Options, source: Source) -> None:
     """Check the options against the shape of the data."""
     n, d = source.rows, source.columns
-    if options.rank > min(n, d):
-        raise ValueError(
-            f"rank={options.rank} is more than data with n_samples={n} and n_features={d} has; "
-            f"take 1 to {min(n, d)}"
-        )
     if options.width > d:
         raise ValueError(f"width={options.width} is more than n_features={d}; take at most that")
-    work = _work(method, d, options.width)
-    if work > source.memory:
+    need = work(method, d, options.width)
+    if need > source.memory:
         raise DataError(
             f"{source.names[0]} has {d} columns: the work of {method} with {options.width} vectors "
-            f"takes {work / 1e9:.1f} GB, and memory is {source.memory / 1e9:.1f} GB; check that so "
+            f"takes {need / 1e9:.1f} GB, and memory is {source.memory / 1e9:.1f} GB; check that so "
             "many columns are meant (svmlight takes them from the largest index), take another "
             "method, or raise memory="
         )

@@ -50,10 +50,10 @@ def fingerprint(identity: Mapping[str, Any], *arrays: Array) -> dict[str, Any]:
 def save(path: str | os.PathLike[str], point: Checkpoint, identity: Mapping[str, Any]) -> None:
     """Write a checkpoint in place of the one before."""
     arrays: dict[str, Array] = {}
-    numbers: dict[str, int] = {}
+    numbers: dict[str, float] = {}
     for entry in fields(point.state):
         value = getattr(point.state, entry.name)
-        if isinstance(value, int):
+        if isinstance(value, int | float):
             numbers[entry.name] = value
         elif isinstance(value, tuple):
             arrays |= {f"{entry.name}.{i}": part for i, part in enumerate(value)}
@@ -95,8 +95,9 @@ def load(path: str | os.PathLike[str], identity: Mapping[str, Any]) -> Checkpoin
             "data and options, or name another file"
         )
     parts: dict[str, Any] = {name: a for name, a in arrays.items() if "." not in name}
-    if "exact.0" in arrays:
-        parts["exact"] = arrays["exact.0"], arrays["exact.1"]
+    for pair in ("exact", "reference"):
+        if f"{pair}.0" in arrays:
+            parts[pair] = arrays[f"{pair}.0"], arrays[f"{pair}.1"]
     return Checkpoint(
         state=STATES[description["kind"]](**parts, **description["numbers"]),
         history=tuple(Record(**record) for record in description["history"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -16,6 +17,7 @@ from typing import Any, NoReturn, TextIO
 import numpy as np
 
 from localpower.api import METHODS, svd
+from localpower.comparison import METHODS_SHOWN, compare, picture_path
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.errors import DataError, LocalPowerError
 from localpower.core.local_power import State
@@ -24,6 +26,7 @@ from localpower.core.scaling import SCALES
 from localpower.data import registry
 from localpower.data.partition import PARTITIONS
 from localpower.data.source import Source, read
+from localpower.planning import FLOPS, NETWORKS, plan, size
 from localpower.result import Record, Result, model_folder
 from localpower.version import __version__
 
@@ -121,6 +124,58 @@ def _rows(options: argparse.Namespace, n_features: int = 0) -> Source:
     )
 
 
+def plan_(options: argparse.Namespace) -> None:
+    """``localpower plan``."""
+    shape = re.fullmatch(r"(\d+)x(\d+)", options.data[0]) if len(options.data) == 1 else None
+    how = {
+        "workers": options.workers,
+        "tol": options.tol,
+        "width": options.width,
+        "latency": options.latency,
+        "bandwidth": options.bandwidth,
+        "flops": options.flops,
+        "center": options.center,
+        "scale": options.scale,
+    }
+    if shape is not None:
+        print(plan((int(shape[1]), int(shape[2])), options.rank, **how))
+        return
+    with _rows(options) as rows:
+        print(plan(rows, options.rank, **how))
+
+
+def compare_(options: argparse.Namespace) -> None:
+    """``localpower compare``."""
+    if options.output is not None:
+        picture_path(options.output)
+    line = Line(sys.stderr)
+    try:
+        with _rows(options) as rows:
+            found = compare(
+                rows,
+                options.rank,
+                methods=options.methods,
+                tol=options.tol,
+                max_rounds=options.max_rounds,
+                workers=options.workers,
+                center=options.center,
+                scale=options.scale,
+                partition=options.partition,
+                engine=options.engine,
+                rng=options.seed,
+                progress=line.show if line.live else None,
+            )
+    finally:
+        if line.live:
+            line.show("")
+    as_json = {"picture": options.output} | found.as_dict() if options.json else None
+    print(found if as_json is None else json.dumps(as_json, indent=1))
+    if options.output is not None:
+        found.plot(options.output)
+        if as_json is None:
+            print(f"-> {options.output}")
+
+
 def inspect(options: argparse.Namespace) -> None:
     """``localpower inspect``."""
     _show(Result.load(options.model), options.json, None)
@@ -158,7 +213,7 @@ def data_info(options: argparse.Namespace) -> None:
     if path is None:
         print(f"missing; looked in {', '.join(map(str, registry.search_path(options.data_dir)))}")
     else:
-        print(f"found at {path}, {_size(path.stat().st_size)}, sha256 {registry.sha256(path)}")
+        print(f"found at {path}, {size(path.stat().st_size)}, sha256 {registry.sha256(path)}")
 
 
 def data_path(options: argparse.Namespace) -> None:
@@ -175,7 +230,7 @@ def data_get(options: argparse.Namespace) -> None:
 
     def progress(done: int, total: int | None) -> None:
         if line.live:
-            line.show(f"{_size(done)} of {_size(total) if total else 'unknown size'}")
+            line.show(f"{size(done)} of {size(total) if total else 'unknown size'}")
 
     folder = None if options.data_dir is None else Path(options.data_dir)
     path = registry.download(options.name, folder, progress)
@@ -233,8 +288,8 @@ class Table:
             print(self.COLUMNS, file=self.stream)
         drawn = min(len(self.rows), self.WINDOW)
         self.rows.append(
-            f"{record.round:>6} {record.steps:>5} {_size(record.bytes_up):>10} "
-            f"{_size(record.bytes_down):>10} {record.seconds:>8.3f} {_angle(record):>8}"
+            f"{record.round:>6} {record.steps:>5} {size(record.bytes_up):>10} "
+            f"{size(record.bytes_down):>10} {record.seconds:>8.3f} {_angle(record):>8}"
         )
         if self.live and drawn == self.WINDOW:  # redraw the window one row further on
             window = "\n".join(f"\x1b[K{row}" for row in self.rows[-self.WINDOW :])
@@ -253,10 +308,12 @@ def _show(result: Result, as_json: bool, path: str | None) -> None:
         f"in {run['workers']} shards, {len(result.history)} rounds, seed {run['seed']}"
     )
     print(
-        f"moved {_size(ledger.bytes_up)} up and {_size(ledger.bytes_down)} down in "
+        f"moved {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
         f"{ledger.messages} messages, set-up and factors included"
     )
     print(_certificate(result))
+    if run.get("why", "asked for") != "asked for":
+        print(f"chosen: {run['why']}")
     print(f"{'component':>9} {'singular value':>16} {'explained':>10}")
     pairs = zip(result.singular_values, result.explained_variance_ratio, strict=True)
     for number, (value, ratio) in enumerate(pairs, start=1):
@@ -304,14 +361,6 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _size(count: int) -> str:
-    """Bytes for people: 1536 is 1.5 kB (1000 bytes each)."""
-    size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while size >= 999.5 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.3g} {units[0]}"
-
-
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
@@ -338,6 +387,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"localpower {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_fit(commands)
+    _add_plan(commands)
+    _add_compare(commands)
     _add_study(commands)
 
     command = commands.add_parser(
@@ -367,7 +418,7 @@ def _add_fit(commands: Any) -> None:
         "fit",
         help="factorise rows and write a model",
         usage="localpower fit DATA [DATA ...] -k K [-o MODEL] [options]",
-        description="example: localpower fit rows.npy -k 5 -p 4 --workers 20 -o model",
+        description="example: localpower fit rows.npy -k 5 --workers 20 -o model",
     )
     _add_reading(command)
     add = command.add_argument
@@ -375,31 +426,30 @@ def _add_fit(commands: Any) -> None:
     add("-o", "--output", metavar="MODEL", help="directory to write the model to")
     add(
         "--method",
-        default="local_power",
-        choices=list(METHODS),
+        default="auto",
+        choices=["auto", *METHODS],
         metavar="NAME",
-        help=_names(METHODS),
+        help=f"auto (the cheapest, see plan), {_names(METHODS)}",
     )
-    add("-p", "--steps", type=int, default=4, metavar="P", help="local steps per round (4)")
-    add("--schedule", type=_schedule, default="constant", metavar="NAME",
+    add("-p", "--steps", type=int, metavar="P", help="local steps per round of local_power (4)")
+    add("--schedule", type=_schedule, metavar="NAME",
         help="constant, halving, linear, halving:3, adaptive, or times: 0,4,8")  # fmt: skip
     add(
         "--align",
-        default="procrustes",
         choices=list(ALIGNMENTS),
         metavar="NAME",
         help=_names(ALIGNMENTS),
     )
-    add("--align-at", default="server", choices=["server", "worker"], metavar="WHERE",
+    add("--align-at", choices=["server", "worker"], metavar="WHERE",
         help="server, or worker (half the upload)")  # fmt: skip
-    add("--proposal", default="anchor+residual", choices=list(PROPOSALS), metavar="NAME",
+    add("--proposal", choices=list(PROPOSALS), metavar="NAME",
         help=f"of local_ritz: {_names(PROPOSALS)}")  # fmt: skip
-    add("--width", type=int, metavar="R", help="columns that are iterated (K)")
+    add("--width", type=int, metavar="R", help="columns that are iterated (K, or K + 5)")
     add("--max-rounds", type=int, default=30, metavar="N", help="rounds at most (30)")
     add("--max-bytes", type=float, metavar="N", help="stop after so many were moved")
     add("--max-seconds", type=float, metavar="S", help="stop after so long")
-    add("--tol", type=float, default=0.0, metavar="SINE",
-        help="stop when the angle to the answer is certified to be less (0)")  # fmt: skip
+    add("--tol", type=float, metavar="SINE",
+        help="stop when the angle is certified to be less (auto 1e-8, else 0)")  # fmt: skip
     add("--checkpoint", metavar="FILE", help="write the state here after every round")
     add("--resume", action="store_true", help="go on from the checkpoint if it is there")
     add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
@@ -412,6 +462,59 @@ def _add_fit(commands: Any) -> None:
     add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")
     add("--json", action="store_true", help="print JSON instead of tables")
     command.set_defaults(command=fit)
+
+
+def _add_plan(commands: Any) -> None:
+    command = commands.add_parser(
+        "plan",
+        help="what each method would cost, before anything is run",
+        usage="localpower plan DATA|NxD -k K [options]",
+        description="example: localpower plan 1000000x5000 -k 10 -m 100 --latency 'wide area'",
+    )
+    _add_reading(command)
+    add = command.add_argument
+    add("-k", "--rank", type=int, required=True, metavar="K", help="number of components")
+    add("-m", "--workers", type=int, metavar="M", help="in how many shards the rows are")
+    add("--tol", type=float, metavar="SINE", help="angle to reach (1e-8)")
+    add("--width", type=int, metavar="R", help="columns that are iterated (K + 5)")
+    add("--latency", type=_latency, default="data centre", metavar="SECONDS",
+        help=f"of a hop; or {_names(NETWORKS)}")  # fmt: skip
+    add("--bandwidth", type=float, metavar="RATE", help="bytes a second")
+    add("--flops", type=float, default=FLOPS, metavar="RATE", help=f"of one worker ({FLOPS:.0e})")
+    add("--center", action="store_true", help="subtract the mean: PCA")
+    add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
+    command.set_defaults(command=plan_)
+
+
+def _add_compare(commands: Any) -> None:
+    command = commands.add_parser(
+        "compare",
+        help="run the methods on the same rows: a table and a picture",
+        usage="localpower compare DATA [DATA ...] -k K [-o FILE] [options]",
+        description="example: localpower compare rows.npy -k 5 --methods local_ritz,dpi -o c.png",
+    )
+    _add_reading(command)
+    add = command.add_argument
+    add("-k", "--rank", type=int, required=True, metavar="K", help="number of components")
+    add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
+    add("--methods", default=METHODS_SHOWN, metavar="A,B",
+        help="also with options, as local_power:steps=8,schedule=halving; by default "
+        f"{_names(METHODS_SHOWN)}")  # fmt: skip
+    add("--tol", type=float, default=1e-6, metavar="SINE", help="angle to reach (1e-6)")
+    add("--max-rounds", type=int, default=100, metavar="N", help="rounds at most (100)")
+    add("--center", action="store_true", help="subtract the mean: PCA")
+    add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
+    add("--partition", default="contiguous", metavar="HOW",
+        help=f"{_names(PARTITIONS)}:0.5")  # fmt: skip
+    add("--engine", default="threads", metavar="NAME", help="threads, processes:4, inline")
+    add("--seed", type=int, default=0, metavar="N", help="of random start and shuffle (0)")
+    add("-o", "--output", metavar="FILE", help="draw the angles, as .png or .svg")
+    add("--json", action="store_true", help="print JSON instead of a table")
+    command.set_defaults(command=compare_)
+
+
+def _latency(text: str) -> float | str:
+    return text if text in NETWORKS else float(text)
 
 
 def _add_study(commands: Any) -> None:

@@ -41,7 +41,7 @@ def test_rows_are_placed_once_and_never_sent_again():
         def callback(record, state):
             read.append(sum(c.io_counters().read_chars for c in children()))
 
-        lp.svd(A, 3, engine=engine, workers=2, max_rounds=6, rng=0, callback=callback)
+        lp.svd(A, 3, method="dpi", engine=engine, workers=2, max_rounds=6, rng=0, callback=callback)
         per_round = np.diff(read)
         basis = 60 * 3 * 8 * 2
         assert (per_round >= basis).all()
@@ -60,7 +60,7 @@ def test_a_killed_worker_raises_worker_lost_and_nothing_is_left(moment):
             killed.append(victim.pid)
 
     with pytest.raises(lp.WorkerLost, match=r"held shards .*killed by SIGKILL") as caught:
-        lp.svd(A, 3, engine="processes:3", workers=6, max_rounds=50, rng=0, callback=callback)
+        lp.svd(A, 3, steps=4, engine="processes:3", workers=6, rng=0, callback=callback)
     assert str(killed[0]) in str(caught.value)
 
 
@@ -81,7 +81,7 @@ def test_a_worker_killed_while_it_computes_raises_worker_lost():
 def test_a_lost_worker_leaves_a_brought_engine_usable():
     with lp.connect("processes:2") as engine:
         with pytest.raises(lp.WorkerLost):
-            lp.svd(A, 3, engine=engine, rng=0, callback=lambda *_: children()[0].kill())
+            lp.svd(A, 3, steps=4, engine=engine, rng=0, callback=lambda *_: children()[0].kill())
         again = lp.svd(A, 3, engine=engine, max_rounds=2, rng=0)
     assert np.isfinite(again.singular_values).all()
 
@@ -91,7 +91,7 @@ def test_an_exception_in_the_callback_leaves_no_process():
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        lp.svd(A, 3, engine="processes:2", rng=0, callback=callback)
+        lp.svd(A, 3, steps=4, engine="processes:2", rng=0, callback=callback)
     assert not children()
 
 
@@ -111,7 +111,7 @@ def callback(record, state):
     if record.round == 3:
         print(*[c.pid for c in psutil.Process().children()], flush=True)
 A = np.random.default_rng(0).standard_normal((2000, 50))
-lp.svd(A, 3, engine="processes:3", workers=6, max_rounds=10**6, rng=0, callback=callback)
+lp.svd(A, 3, steps=4, engine="processes:3", workers=6, max_rounds=10**6, rng=0, callback=callback)
 """  # no `if __name__ == "__main__"`: workers do not import the script
 
 

@@ -26,11 +26,12 @@ class Certificate:
     Attributes
     ----------
     residuals : (k,) ndarray
-        ``‖r_j‖/θ_1``: each pair is exact for a matrix this near, relative to the largest.
+        ``‖r_j‖/θ_1``: each pair is exact for a matrix this near, relative to the largest. Of
+        vectors with a value so near that rounding may take one for the other, the largest.
     angle : float
         Bound of the sine of the angle to the true subspace; 1 where the gap is not seen.
     gap : float
-        ``(θ_k - θ_{k+1})/θ_1``, less what the residual allows; 0 for a tie.
+        What ``(σ_k - σ_{k+1})/σ_1`` is at most: ``(θ_k + ‖R_k‖ - θ_{k+1})/θ_1``.
     rigorous : bool
         Whether the trace proves that nothing large is hidden. Else the bound holds with
         probability one over the random start.
@@ -49,16 +50,25 @@ class Certificate:
 
 def rayleigh_ritz(X: Array, G: Array) -> tuple[Array, Array, Array]:
     """Ritz values, descending, with X and G turned to the Ritz vectors."""
-    H = X.T @ G
-    values, turn = np.linalg.eigh((H + H.T) / 2)
-    turn = turn[:, ::-1]
-    return values[::-1], X @ turn, G @ turn
+    values, turn = ritz_turn(X, G)
+    return values, X @ turn, G @ turn
+
+
+def ritz_turn(X: Array, G: Array) -> tuple[Array, Array]:
+    """Ritz values, descending, and what turns X to the Ritz vectors.
+
+    Of the two halves of ``XᵀG`` the one is taken that comes from the first columns of G: these are
+    not rounded as much as those that were added later.
+    """
+    values, turn = np.linalg.eigh(X.T @ G, "L")
+    return values[::-1], turn[:, ::-1]
 
 
 def certify(values: Array, X: Array, G: Array, rank: int, trace: float, eps: float) -> Certificate:
     """Judge the leading `rank` Ritz vectors; `trace` is that of B, `eps` that of its products.
 
-    With as many vectors as B has rows, or none beyond `rank`, the next value is zero or unknown.
+    With as many vectors as B has rows the next value is zero. With none beyond `rank` it is at most
+    what the trace leaves, and may be zero.
     """
     d, r = X.shape
     R = G - X * values
@@ -67,13 +77,19 @@ def certify(values: Array, X: Array, G: Array, rank: int, trace: float, eps: flo
     norms = np.sqrt(np.square(R).sum(axis=0))
     block = max(float(np.linalg.norm(R[:, :rank], 2)), floor)
     hidden = max(float(trace) - float(values.sum()), 0.0) if r < d else 0.0
-    following = float(values[rank] + norms[rank]) if r > rank else hidden
+    least, following, most = 0.0, hidden, hidden
+    if r > rank:
+        least, rest = float(values[rank]), float(np.linalg.norm(R[:, rank:], 2))
+        most = (least + hidden) / 2 + float(np.hypot((least - hidden) / 2, rest))
+        following = min(least + SLACK * float(norms[rank]), most)
     gap = float(values[rank - 1]) - following
-    proven = float(values[rank - 1]) - max(following, hidden)
+    proven = float(values[rank - 1]) - most
     angle = min(1.0, block / gap) if gap > 0 else 1.0
+    distances = np.abs(values[:rank, None] - values)
+    turned = norms * (floor / np.maximum(distances, floor))  # rounding turns vectors by so much
     return Certificate(
-        residuals=np.maximum(norms[:rank], floor) / top,
+        residuals=np.maximum(turned.max(axis=1), floor) / top,
         angle=angle,
-        gap=max(gap, 0.0) / top,
+        gap=(float(values[rank - 1]) + block - least) / top,
         rigorous=proven > 0 and proven >= gap / SLACK,
     )

@@ -21,8 +21,13 @@ class Engine(ABC):
 
     An adapter writes `place`, `map` and `close`. After `place`, `rows` tells how many rows each
     shard has, `columns` and `dtype` what all have. Placing again replaces the shards.
+    `latency` (seconds of a hop), `bandwidth` (bytes a second) and `flops` (operations a second of
+    a worker) are what the automatic choice of a method reckons with; set them if you know better.
     """
 
+    latency = 1e-4
+    bandwidth = 5e9
+    flops = 3e10
     rows: Sequence[int] = ()
     columns: int = 0
     dtype: np.dtype[Any] = np.dtype(np.float64)

@@ -18,11 +18,12 @@ from localpower.core.tasks import GramTriangle, LocalTriangle, unpacked
 
 
 def gram(engine: Engine, rank: int) -> Iterator[State]:
-    """Leading eigenvectors of ``Σ A_iᵀA_i``."""
+    """Leading eigenvectors of ``Σ A_iᵀA_i``; one more than asked for tells the gap."""
     G = unpacked(engine.sum(GramTriangle()).packed, engine.columns)
     G += np.triu(G, 1).T
-    vectors = leading_eigenpairs(G, rank)[1]
-    yield State(widen(vectors, rank).astype(engine.dtype, copy=False), round=1, steps=1)
+    X = widen(leading_eigenpairs(G, min(rank + 1, len(G)))[1], min(rank + 1, len(G)))
+    basis = X[:, :rank].astype(engine.dtype, copy=False)
+    yield State(np.ascontiguousarray(basis), round=1, steps=1, exact=(X, G @ X))
 
 
 def tsqr(engine: Engine, rank: int) -> Iterator[State]:

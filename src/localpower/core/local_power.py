@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from localpower.core.alignment import to_first
+from localpower.core.alignment import ALIGNMENTS, to_first
+from localpower.core.certificate import rayleigh_ritz
 from localpower.core.engine import Engine
-from localpower.core.linalg import Array, fold, orth
+from localpower.core.linalg import Array, fold, orth, qr
+from localpower.core.precision import Narrow, narrowed, widened
 from localpower.core.schedule import Adaptive, Schedule
 from localpower.core.tasks import PowerSteps, Product
 
@@ -28,7 +30,9 @@ class State:
 
     `exact` is a basis X, this one or the one before, and its exact image ``AᵀA X``, where the
     method has both: what a certificate is made from. `pace` is how many steps the next round takes,
-    where that is adapted to what the rounds before achieved.
+    where that is adapted to what the rounds before achieved. `noise` is what rounding for the wire
+    may have done to the image, relative to the largest eigenvalue, and `reference` a basis with an
+    image that was not rounded.
     """
 
     basis: Array
@@ -36,6 +40,8 @@ class State:
     steps: int = 0
     exact: tuple[Array, Array] | None = None
     pace: int = 0
+    noise: float = 0.0
+    reference: tuple[Array, Array] | None = None
 
 
 def local_power(
@@ -46,6 +52,7 @@ def local_power(
     align: str,
     align_at: str = "server",
     exact: bool = False,
+    narrow: Narrow | None = None,
 ) -> Iterator[State]:
     """Run LocalPower from `state` and yield the state after every round.
 
@@ -65,17 +72,27 @@ def local_power(
     exact : bool
         Have states tell the exact image of the basis before; with p > 1 that is dr words more in
         each upload.
+    narrow : Narrow, optional
+        How messages are rounded; needs `exact`.
     """
     while (p := state.pace or schedule(state.round)) > 0:
+        if narrow is not None and p == 1:
+            state = narrow_step(engine, state, narrow)
+            yield state
+            continue
         Z, rotate = state.basis, align if p > 1 else "none"  # for p = 1 all Z_i are Z
-        task = PowerSteps(Z, p, send_first=exact and p > 1)
+        reply = "" if narrow is None else narrow.name
+        task = PowerSteps(narrowed(Z, reply), p, send_first=exact and p > 1, reply=reply)
         if rotate == "none" or align_at == "worker":
             total = engine.sum(replace(task, align=rotate))
         else:
             replies = engine.map(replace(task, send_basis=True), engine.anchor_first())
             total = fold(aligned(replies, rotate), len(engine.rows))
         Y, first = total.product, total.first if p > 1 else total.product
-        basis = orth(Y, overwrite=not exact).astype(Z.dtype, copy=False)
+        if narrow is not None:
+            Y, Z = widened(Y), widened(task.basis)
+            first = None if first is None else widened(first)
+        basis = orth(Y, overwrite=not exact).astype(engine.dtype, copy=False)
         known = (Z, first) if exact and first is not None else None
         pace = 0
         if isinstance(schedule, Adaptive) and known is not None:
@@ -83,6 +100,36 @@ def local_power(
             pace = schedule.pace(p, residual(*known), before)
         state = State(basis, state.round + 1, state.steps + p, known, pace)
         yield state
+
+
+def narrow_step(engine: Engine, state: State, narrow: Narrow) -> State:
+    """One power step in as few bytes as do no harm: rounded, as a difference, or in full."""
+    Z, reference, k = state.basis.astype(np.float64), state.reference, narrow.rank
+    tolerable, name = narrow.tolerable(narrow.standing(state.exact, state.noise)), narrow.name
+    start: Array | float = 0.0
+    image: Array | float = 0.0
+    noise = narrow.unit
+    if noise > tolerable and reference is not None:
+        start, image = reference
+        for columns in (slice(0, k), slice(k, None)):  # the leading ones move less and less
+            turn = ALIGNMENTS["procrustes"](Z[:, columns], start[:, columns])
+            Z[:, columns] = Z[:, columns] @ turn - start[:, columns]
+        noise *= float(np.linalg.norm(Z[:, :k], 2))
+    if noise > tolerable:
+        Z, start, image, name, noise = Z + start, 0.0, 0.0, "", 0.0
+    sent = narrowed(Z.astype(engine.dtype, copy=False), name)
+    product = widened(engine.sum(PowerSteps(sent, 1, reply=name)).product)
+    X, R = qr(widened(sent) + start)
+    Y = np.ascontiguousarray(np.linalg.solve(R.T, (product + image).T).T)
+    _, X, Y = rayleigh_ritz(X, Y)
+    return State(
+        basis=orth(Y).astype(engine.dtype, copy=False),
+        round=state.round + 1,
+        steps=state.steps + 1,
+        exact=(X, Y),
+        noise=noise,
+        reference=reference if name else (X, Y),
+    )
 
 
 def residual(X: Array, image: Array) -> float:

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from localpower.core.certificate import ROUNDING, rayleigh_ritz
+from localpower.core.certificate import ROUNDING, ritz_turn
 from localpower.core.engine import Engine
-from localpower.core.linalg import Array, orth
+from localpower.core.linalg import Array, orth, qr
 from localpower.core.local_power import State
+from localpower.core.precision import UNITS, Narrow, narrowed, widened
 from localpower.core.tasks import PowerSteps, Refine
 
 PROPOSALS = ("residual", "anchor", "all", "anchor+residual", "all+residual")
@@ -35,17 +36,25 @@ WARM_STEPS = 32
 class RitzState(State):
     """A state of LocalRitz: Ritz values, search space with its image, and what shards proposed.
 
-    Before the first product only `basis` is known; it is the first block.
+    `noises` is what rounding for the wire may have done to the columns of the image. Before the
+    first product only `basis` is known; it is the first block.
     """
 
     values: Array = field(default_factory=lambda: np.zeros(0))
+    noises: Array = field(default_factory=lambda: np.zeros(0))
     space: Array = field(default_factory=lambda: np.zeros((0, 0)))
     image: Array = field(default_factory=lambda: np.zeros((0, 0)))
     proposed: Array | None = None
 
 
 def local_ritz(
-    engine: Engine, state: State, *, proposal: str, steps: int, warm: bool = True
+    engine: Engine,
+    state: State,
+    *,
+    proposal: str,
+    steps: int,
+    warm: bool = True,
+    narrow: Narrow | None = None,
 ) -> Iterator[RitzState]:
     """Run LocalRitz from `state` and yield the state after every round.
 
@@ -61,24 +70,39 @@ def local_ritz(
         Local steps of a proposal.
     warm : bool
         Begin with one LocalPower round of many steps, aligned to the start.
+    narrow : Narrow, optional
+        How messages are rounded.
     """
     if not isinstance(state, RitzState):
-        state = _warmed(engine, state) if warm else RitzState(state.basis)
+        state = _warmed(engine, state, narrow) if warm else RitzState(state.basis)
         if warm:
             yield state
     width = state.basis.shape[1]
-    while (Q := _next_block(engine, state, proposal, steps)).shape[1]:
-        product, proposed = _round(engine, state, Q, proposal, steps)
-        S = np.hstack([state.space, Q]) if state.space.size else Q
-        G = np.hstack([state.image, product]) if state.image.size else product
-        values, S, G = (A[..., : RESTART * width] for A in rayleigh_ritz(S, G))
+    while True:
+        if narrow is not None and narrow.limits(state.exact, state.noise):
+            S, G, noises = _measured_again(engine, state, narrow.rank)
+            proposed = state.proposed
+        else:
+            Q = _next_block(engine, state, proposal, steps, narrow)
+            if not Q.shape[1]:
+                return
+            Q, product, proposed, added = _round(engine, state, Q, proposal, steps, narrow)
+            S = np.hstack([state.space, Q]) if state.space.size else Q
+            G = np.hstack([state.image, product]) if state.image.size else product
+            noises = np.append(state.noises, added)
+        values, turn = ritz_turn(S, G)
+        turn = turn[:, : RESTART * width]
+        S, G = S @ turn, G @ turn
+        noises = np.sqrt(np.square(turn).T @ np.square(noises))
         X, image = S[:, :width], G[:, :width]
         state = RitzState(
             basis=X.astype(engine.dtype, copy=False),
             round=state.round + 1,
             steps=state.steps + 1,
             exact=(X, image),
+            noise=float(noises[:width].max() / (values[0] or 1.0)) if narrow else 0.0,
             values=values[:width],
+            noises=noises,
             space=S,
             image=G,
             proposed=proposed,
@@ -86,24 +110,39 @@ def local_ritz(
         yield state
 
 
-def _warmed(engine: Engine, state: State) -> RitzState:
-    Y = engine.sum(PowerSteps(state.basis, WARM_STEPS, align="procrustes")).product
-    Q = orth(Y, overwrite=True).astype(engine.dtype, copy=False)
-    return RitzState(Q, round=1, steps=WARM_STEPS)
+def _measured_again(engine: Engine, state: RitzState, rank: int) -> tuple[Array, Array, Array]:
+    """Multiply the answer once more, in full, where rounding is what is left of its residual."""
+    S, G, noises = state.space.copy(), state.image.copy(), state.noises.copy()
+    X = np.ascontiguousarray(S[:, :rank]).astype(engine.dtype, copy=False)
+    G[:, :rank] = engine.sum(PowerSteps(X, 1)).product
+    noises[:rank] = 0.0
+    return S, G, noises
 
 
-def _next_block(engine: Engine, state: RitzState, proposal: str, steps: int) -> Array:
+def _warmed(engine: Engine, state: State, narrow: Narrow | None) -> RitzState:
+    start, name = state.basis, "" if narrow is None else narrow.name
+    task = PowerSteps(narrowed(start, name), WARM_STEPS, align="procrustes", reply=name)
+    Q = orth(widened(engine.sum(task).product), overwrite=True)
+    return RitzState(Q.astype(engine.dtype, copy=False), round=1, steps=WARM_STEPS)
+
+
+def _next_block(
+    engine: Engine, state: RitzState, proposal: str, steps: int, narrow: Narrow | None
+) -> Array:
     """Put together what is proposed, less what is in the space already."""
     if state.exact is None:
         return state.basis
     X, image = state.exact
     proposed = state.proposed
     if proposed is None and proposal != "residual":
-        proposed = _exchange(engine, X, image, steps)
+        proposed = _exchange(engine, X, image, steps, narrow)
     eps = float(np.finfo(engine.dtype).eps)
     R = image - X * state.values
-    R = R[:, np.linalg.norm(R, axis=0) > ROUNDING * eps * state.values[0]]  # not what has converged
+    floor = np.maximum(ROUNDING * eps * state.values[0], state.noises[: R.shape[1]])
+    R = R[:, np.linalg.norm(R, axis=0) > floor]  # not what has converged
     parts = [] if proposed is None else [proposed]
+    if narrow is not None and proposed is not None:  # only what is new was sent
+        parts = [proposed[:, np.linalg.norm(proposed, axis=0) > VANISHED * eps]]
     if "residual" in proposal:
         parts.append(R)
     Q = outside(np.hstack(parts), state.space, VANISHED * eps)
@@ -113,27 +152,58 @@ def _next_block(engine: Engine, state: RitzState, proposal: str, steps: int) -> 
 
 
 def _round(
-    engine: Engine, state: RitzState, Q: Array, proposal: str, steps: int
-) -> tuple[Array, Array | None]:
-    """Multiply the block; let all shards propose in the same round if they are to."""
+    engine: Engine,
+    state: RitzState,
+    Q: Array,
+    proposal: str,
+    steps: int,
+    narrow: Narrow | None,
+) -> tuple[Array, Array, Array | None, Array]:
+    """Multiply the block; let all shards propose in the same round if they are to.
+
+    Returns the block as it was sent, its product, what is proposed, and the noise of the product.
+    """
+    sent, reply, name = Q, "", ""
+    if narrow is not None:
+        name, reply = narrow.name, narrow.for_block(narrow.standing(state.exact, state.noise))
+        sent = narrowed(Q, name)
+    proposed = None
     if not proposal.startswith("all") or state.exact is None:
-        return engine.sum(PowerSteps(Q, 1)).product, None
-    reply = engine.sum(_refine(engine, Q, *state.exact, steps))
-    return reply.product, reply.proposal
+        product = engine.sum(PowerSteps(sent, 1, reply=reply)).product
+    else:
+        answer = engine.sum(_refine(engine, sent, *state.exact, steps, reply, name))
+        product, proposed = answer.product, widened(answer.proposal)
+    if narrow is None:
+        return Q, product, proposed, np.zeros(Q.shape[1])
+    Q, product = _orthonormal(widened(sent), widened(product), state)
+    return Q, product, proposed, UNITS[reply] * np.linalg.norm(product, axis=0)
 
 
-def _exchange(engine: Engine, X: Array, image: Array, steps: int) -> Array:
+def _orthonormal(Q: Array, product: Array, state: RitzState) -> tuple[Array, Array]:
+    """Take from a block that was rounded what is in the space, and make it orthonormal again."""
+    if state.space.size:
+        inside = state.space.T @ Q
+        Q, product = Q - state.space @ inside, product - state.image @ inside
+    Q, R = qr(Q)
+    return Q, np.ascontiguousarray(np.linalg.solve(R.T, product.T).T)
+
+
+def _exchange(engine: Engine, X: Array, image: Array, steps: int, narrow: Narrow | None) -> Array:
     """Let the anchor shard propose."""
-    task = _refine(engine, X[:, :0], X, image, steps)
+    name = "" if narrow is None else narrow.name
+    task = _refine(engine, X[:, :0], X, image, steps, name, name)
     (reply,) = engine.map(task, engine.anchor_first()[:1])
-    return reply.proposal
+    return widened(reply.proposal)
 
 
-def _refine(engine: Engine, block: Array, X: Array, image: Array, steps: int) -> Refine:
-    def narrow(A: Array) -> Array:
+def _refine(
+    engine: Engine, block: Array, X: Array, image: Array, steps: int, reply: str, name: str
+) -> Refine:
+    def message(A: Array) -> Array:
         return np.ascontiguousarray(A.astype(engine.dtype, copy=False))
 
-    return Refine(narrow(block), narrow(X), narrow(image), steps, sum(engine.rows))
+    block = block if name else message(block)
+    return Refine(block, message(X), message(image), steps, sum(engine.rows), reply, name)
 
 
 def outside(P: Array, S: Array, smallest: float) -> Array:

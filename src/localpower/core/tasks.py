@@ -16,6 +16,7 @@ from localpower.core.alignment import ALIGNMENTS
 from localpower.core.linalg import Array, orth, orth_step, qr, triangular
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.moments import Moments, moments
+from localpower.core.precision import narrowed, widened
 
 R = TypeVar("R")
 
@@ -74,13 +75,22 @@ class Product:
     def pair(self) -> tuple[Array, Array]:
         """Product and basis, where the basis was asked for."""
         assert self.basis is not None
+        if self.product.dtype == np.uint16:
+            return widened(self.product), widened(self.basis)
         return self.product, self.basis
 
     def __add__(self, other: Product) -> Product:
         first = None
         if self.first is not None and other.first is not None:
-            first = np.add(self.first, other.first, dtype=np.float64)
-        return Product(np.add(self.product, other.product, dtype=np.float64), first=first)
+            first = added(self.first, other.first)
+        return Product(added(self.product, other.product), first=first)
+
+
+def added(A: Array, B: Array) -> Array:
+    """Sum in float64, of what may have been rounded for the wire."""
+    if np.uint16 in (A.dtype, B.dtype):
+        A, B = widened(A), widened(B)
+    return np.add(A, B, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +201,8 @@ class PowerSteps(Task[Product]):
     The reply is ``A_iᵀA_i Z_i``, where ``Z_i`` is the basis that the last product is taken from.
     `align` names how the worker itself turns it towards ``Z``; `send_basis` sends ``Z_i`` along
     instead, for the server to align. `send_first` sends ``A_iᵀA_i Z`` too, from which the server
-    can tell how good Z was.
+    can tell how good Z was. `reply` is the type that products are rounded to, if to any; the basis
+    may be in such a type, too.
     """
 
     basis: Array
@@ -199,9 +210,11 @@ class PowerSteps(Task[Product]):
     align: str = "none"
     send_basis: bool = False
     send_first: bool = False
+    reply: str = ""
 
     def __call__(self, matrix: LocalMatrix) -> Product:
-        Z, first = self.basis, None
+        start = Z = widened(self.basis, matrix.dtype)
+        first = None
         with matrix.several_times(self.steps):
             Y = matrix.product(Z)
             if self.send_first:
@@ -210,7 +223,10 @@ class PowerSteps(Task[Product]):
                 Z = orth_step(Y, Z)
                 Y = matrix.product(Z)
         if self.align != "none":
-            Y = Y @ ALIGNMENTS[self.align](Z, self.basis)
+            Y = Y @ ALIGNMENTS[self.align](Z, start)
+        if self.reply:
+            Y, Z = narrowed(Y, self.reply), narrowed(Z, self.reply)
+            first = None if first is None else narrowed(first, self.reply)
         return Product(Y, Z if self.send_basis else None, first)
 
 
@@ -222,10 +238,7 @@ class Proposal:
     proposal: Array
 
     def __add__(self, other: Proposal) -> Proposal:
-        return Proposal(
-            np.add(self.product, other.product, dtype=np.float64),
-            np.add(self.proposal, other.proposal, dtype=np.float64),
-        )
+        return Proposal(added(self.product, other.product), added(self.proposal, other.proposal))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,6 +248,8 @@ class Refine(Task[Proposal]):
     With ``M_a = (n/s_i) A_iᵀA_i`` and the exact image ``G = AᵀA X``, a step is
     ``Z ← orth(M_a Z + (G - M_a X)(XᵀZ))``: the true subspace is a fixed point of it, so many steps
     are safe. What is proposed is Z, turned towards X, times the shard's part ``s_i/n`` of the rows.
+    `reply` and `proposal` are the types that both are rounded to, if to any; of a proposal that is
+    rounded, only the part outside of X is sent.
     """
 
     block: Array
@@ -242,21 +257,26 @@ class Refine(Task[Proposal]):
     image: Array
     steps: int
     rows: int
+    reply: str = ""
+    proposal: str = ""
 
     def __call__(self, matrix: LocalMatrix) -> Proposal:
-        X = self.basis
+        block, X, image = (widened(A, matrix.dtype) for A in (self.block, self.basis, self.image))
         part = matrix.shape[0] / self.rows
         with matrix.several_times(self.steps + 2):
-            product = matrix.product(self.block) if self.block.size else self.block
+            product = narrowed(matrix.product(block) if block.size else block, self.reply)
             if not part:
-                return Proposal(product, np.zeros_like(X))
-            drift = self.image - matrix.product(X) / part
+                return Proposal(product, narrowed(np.zeros_like(X), self.proposal))
+            drift = image - matrix.product(X) / part
             Z = X
             for _ in range(self.steps):
                 Z = orth(matrix.product(Z) / part + drift @ (X.T @ Z), overwrite=True)
                 Z = Z.astype(matrix.dtype, copy=False)
         aligned = Z @ ALIGNMENTS["procrustes"](Z, X)
-        return Proposal(product, (part * aligned).astype(matrix.dtype, copy=False))
+        if self.proposal:  # what is new of it: rounding is relative to that
+            aligned = aligned - X @ (X.T @ aligned)
+        proposal = (part * aligned).astype(matrix.dtype, copy=False)
+        return Proposal(product, narrowed(proposal, self.proposal))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

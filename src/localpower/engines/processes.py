@@ -143,6 +143,9 @@ class Channel:
 class Processes(Engine):
     """Runs tasks in `size` worker processes; shard i lives in process i modulo `size`."""
 
+    latency = 5e-4
+    bandwidth = 1e9
+
     def __init__(self, size: int | None = None) -> None:
         self._size = size or cores()
         self._channels: list[Channel] = []

@@ -18,6 +18,7 @@ class Metered(Engine):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.latency, self.bandwidth, self.flops = engine.latency, engine.bandwidth, engine.flops
         self._rounds: list[Round] = []
         self.phase = "setup"
 

@@ -29,6 +29,8 @@ T = TypeVar("T")
 class Grams:
     """``A_iᵀA_i`` of every shard, (m, d, d)."""
 
+    dtype = np.dtype(np.float64)
+
     def __init__(self, X: Array, shards: Sequence[NDArray[np.intp]]) -> None:
         self.rows = [len(shard) for shard in shards]
         self._top: dict[tuple[int, int], tuple[Array, Array]] = {}

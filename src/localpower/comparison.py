@@ -1,0 +1,521 @@
+"""Methods side by side on the same rows: what each takes, and how near it comes to the answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from html import escape
+from importlib.util import find_spec
+from math import floor, log10
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+
+from localpower.api import METHODS, svd
+from localpower.core.certificate import rayleigh_ritz
+from localpower.core.engine import Engine
+from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError, MissingExtra
+from localpower.core.linalg import Array
+from localpower.core.local_power import State
+from localpower.core.local_ritz import RitzState
+from localpower.data.source import Source, open_source
+from localpower.diagnostics.distance import subspace_distance
+from localpower.planning import RANK_ONLY, SMALL, size, work
+from localpower.result import Record, Result, replacing
+
+METHODS_SHOWN = (
+    *("local_ritz", "block_krylov", "dpi", "local_power:steps=4", "local_power:schedule=halving"),
+    *("gram", "tsqr", "uda", "wda", "dr_svd"),
+)
+OPTIONS: dict[str, Callable[[str], Any]] = {
+    "steps": int,
+    "schedule": str,
+    "align": str,
+    "align_at": str,
+    "proposal": str,
+    "warm": lambda text: {"true": True, "false": False}[text.lower()],
+    "width": int,
+    "wire": str,
+    "max_rounds": int,
+    "tol": float,
+}
+FAILURES = (LocalPowerError, ValueError, MemoryError)
+LARGEST = 4e8 / 8  # entries of a matrix that a method may form unless it is named
+REFERENCE_TOL, REFERENCE_ROUNDS = 1e-12, 200
+KEPT = ("version", "rank", "rows", "columns", "dtype", "workers", "partition", "engine", "center",
+        "scale", "seed")  # fmt: skip
+WIDTH, LABEL = 100, 28  # of the table, and of its first column at most
+PICTURES = (".png", ".svg")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where a run stands after a round: rounds, bytes and seconds so far, and the true angle.
+
+    The angle is that of the components `svd` would return if it ended there; None where the state
+    does not tell.
+    """
+
+    rounds: int
+    bytes: int
+    seconds: float
+    angle: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """What one method took.
+
+    Attributes
+    ----------
+    method : str
+        As it was asked for, with its options.
+    rounds, hops : int
+        Of the iterations; a hop is a round or an exchange with some shards.
+    bytes, bytes_in_all : int
+        Up and down, over all shards: of the iterations, and with set-up and factors.
+    seconds, seconds_in_all : float
+        Of the iterations, and of the whole call; without what measuring the angles took.
+    angle : float
+        Sine of the angle between the components and those of the reference.
+    bound : float or None
+        What the method itself certifies that sine to be at most.
+    reason : str
+        Why the run ended, as ``Result.reason``.
+    points : tuple of Point
+        One for every round.
+    result : Result
+        What `svd` returned.
+    """
+
+    method: str
+    rounds: int
+    hops: int
+    bytes: int
+    bytes_in_all: int
+    seconds: float
+    seconds_in_all: float
+    angle: float
+    bound: float | None
+    reason: str
+    points: tuple[Point, ...]
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Comparison:
+    """Methods side by side, fastest first. Prints as a table, `plot` makes a picture of it.
+
+    Attributes
+    ----------
+    rows : tuple of Row
+        The methods that ran; also ``comparison["dpi"]``.
+    missing : dict
+        Why others did not, by their names.
+    reference : str
+        Whose answer angles are measured to.
+    run : dict
+        What was asked and on what: tolerance, seed, shape.
+    """
+
+    rows: tuple[Row, ...]
+    missing: Mapping[str, str]
+    reference: str
+    run: Mapping[str, Any]
+
+    def __getitem__(self, method: str) -> Row:
+        for row in self.rows:
+            if row.method == method:
+                return row
+        raise KeyError(method)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join([row.method for row in self.rows] + [*self.missing])}>"
+
+    def __str__(self) -> str:
+        labels = [row.method for row in self.rows] + [*self.missing]
+        wide = max(len(label) for label in (*labels, "method") if len(label) <= LABEL)
+        lines = [part for line in self._about() for part in wrap(line, WIDTH)]
+        lines.append(_line(_HEAD, wide))
+        lines += [_line(_cells(row), wide) for row in self.rows]
+        for method, why in self.missing.items():
+            lines += wrap(f"{method:<{wide}} {why}", WIDTH, subsequent_indent=" " * (wide + 1))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        def cells(kind: str, texts: Sequence[str]) -> str:
+            return "".join(f"<{kind}>{escape(text)}</{kind}>" for text in texts)
+
+        rows = [f"<tr>{cells('th', _HEAD)}</tr>"]
+        rows += [f"<tr>{cells('td', _cells(row))}</tr>" for row in self.rows]
+        rows += [
+            f'<tr><td>{escape(method)}</td><td colspan="{len(_HEAD) - 1}">{escape(why)}</td></tr>'
+            for method, why in self.missing.items()
+        ]
+        about = "<br>".join(escape(line) for line in self._about())
+        return f"<table><caption>{about}</caption>{''.join(rows)}</table>"
+
+    def _about(self) -> list[str]:
+        run = self.run
+        return [
+            f"rank {run['rank']} of {run['rows']} x {run['columns']} {run['dtype']} in "
+            f"{run['workers']} shards, seed {run['seed']}: to {run['tol']:g} in at most "
+            f"{run['max_rounds']} rounds",
+            f"angle: the sine of the angle to the answer of {self.reference}; bound: as certified",
+            "moved and seconds: of the iterations, then in all, with set-up and factors",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the results, ready for JSON."""
+        return {
+            "run": dict(self.run),
+            "reference": self.reference,
+            "rows": [_plain(row) for row in self.rows],
+            "missing": dict(self.missing),
+        }
+
+    def plot(self, path: str | os.PathLike[str]) -> Path:
+        """Draw the true angle against rounds and against bytes, as ``.png`` or ``.svg``.
+
+        Methods that do not iterate are single marks; the dashed line is the tolerance.
+        """
+        target = picture_path(path)
+        from matplotlib import style
+        from matplotlib.figure import Figure
+
+        with style.context(["default", _STYLE]):  # whatever the user's own settings are
+            figure = Figure(figsize=(11.5, 4.6), layout="constrained", facecolor="white")
+            left, right = figure.subplots(1, 2, sharey=True)
+            for number, row in enumerate(sorted(self.rows, key=lambda row: row.method)):
+                _draw(left, row, "rounds", number)
+                _draw(right, row, "bytes", number)
+            _finish(left, right, self)
+            figure.suptitle(self._about()[0], fontsize=11, x=0.01, ha="left")
+            handles, labels = left.get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside right center")
+            kind = target.suffix[1:].lower()
+            about: dict[str, Any] = {"Title": f"Methods compared: {self._about()[0]}"}
+            about |= {"Date": None} if kind == "svg" else {}
+            with replacing(target) as stream:
+                figure.savefig(stream, format=kind, dpi=150, metadata=about)
+        return target
+
+
+def compare(
+    data: Any,
+    rank: int,
+    *,
+    methods: str | Sequence[str] = METHODS_SHOWN,
+    tol: float = 1e-6,
+    max_rounds: int = 100,
+    workers: int | None = None,
+    center: bool = False,
+    scale: str | None = None,
+    partition: str = "contiguous",
+    memory: int | str | None = None,
+    engine: str | Engine = "threads",
+    rng: Any = 0,
+    progress: Callable[[str], Any] | None = None,
+) -> Comparison:
+    """Run methods on the same shards with the same seed, and measure what each takes.
+
+    Every method is run as ``svd(data, rank, method=…, tol=tol, max_rounds=max_rounds)``, and the
+    true angle is measured after every round; the time for that is not counted. The answer is that
+    of ``"tsqr"`` up to 2000 columns, and beyond of ``"local_ritz"`` with a tolerance of 1e-12.
+
+    Parameters
+    ----------
+    data
+        What `svd` takes.
+    rank : int
+        How many singular triplets, k.
+    methods : str or sequence of str
+        Names, with options if wanted: ``"local_power:steps=8,schedule=halving"``; several also as
+        one text, separated by commas. Those shown by default leave out what would form a matrix
+        of more than 400 MB, or too large for `memory`; the table says so.
+    tol, max_rounds
+        As in `svd`: where a method ends, if it can certify the angle.
+    workers, center, scale, partition, memory, engine
+        As in `svd`.
+    rng : int, numpy.random.Generator or None
+        Seed of the random start and of the shuffle, the same for all.
+    progress : callable, optional
+        Called with a text before each method.
+
+    Returns
+    -------
+    Comparison
+
+    Examples
+    --------
+    >>> import localpower as lp, numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((1000, 20)) * np.arange(20, 0, -1)
+    >>> found = lp.compare(X, 3, methods="local_ritz,dpi,uda", workers=4)
+    >>> found["local_ritz"].rounds < found["dpi"].rounds
+    True
+    >>> found["local_ritz"].angle < 1e-6 < found["uda"].angle
+    True
+    """
+    asked = _asked(methods)
+    _check(tol, max_rounds)
+    tell = progress or (lambda text: None)
+    if rng is None or isinstance(rng, np.random.Generator):
+        rng = int(np.random.default_rng(rng).integers(2**63))
+    same = {"center": center, "scale": scale, "partition": partition, "engine": engine, "rng": rng}
+    with ExitStack() as stack:
+        source = open_source(data, memory=memory, shards=workers)
+        if source is not data:
+            stack.callback(source.close)
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the table says what happened
+        tell("the answer to measure angles to")
+        answer, reference = _reference(source, rank, same | {"workers": workers})
+        warnings.simplefilter("ignore", DataHint)  # which was given once
+        same |= {"workers": workers or answer.run["workers"]}
+        same |= {"tol": tol, "max_rounds": max_rounds}
+        rows, missing = [], {}
+        for number, (name, options) in enumerate(asked.items(), start=1):
+            tell(f"{number} of {len(asked)}: {name}")
+            if methods is METHODS_SHOWN and (why := _too_large(name, source, rank)):
+                missing[name] = why
+                continue
+            try:
+                rows.append(_measure(name, source, rank, same | options, answer.components.T))
+            except FAILURES as error:
+                missing[name] = f"failed: {_said(error)}"
+    run = {name: answer.run[name] for name in KEPT} | {"tol": tol, "max_rounds": max_rounds}
+    order = sorted(rows, key=lambda row: row.seconds)
+    return Comparison(tuple(order), missing, reference, run)
+
+
+def picture_path(path: str | os.PathLike[str]) -> Path:
+    """Check that a picture can be drawn and written to `path`."""
+    target = Path(path)
+    if target.suffix.lower() not in PICTURES or target.is_dir():
+        raise ValueError(f"{target}: a picture is written as {' or '.join(PICTURES)}")
+    if not target.parent.is_dir():
+        raise ValueError(f"{target}: there is no folder {target.parent}; make it first")
+    if find_spec("matplotlib") is None:
+        raise MissingExtra("the picture of a comparison", "plot")
+    return target
+
+
+def _asked(methods: str | Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Options of `svd` by the names that were given; commas also separate options of a method."""
+    names = re.split(r",(?!\s*\w+=)", methods) if isinstance(methods, str) else methods
+    found = {name.strip(): _options(name.strip()) for name in names}
+    if not found:
+        raise ValueError("methods is empty: name one at least")
+    return found
+
+
+def _options(text: str) -> dict[str, Any]:
+    method, _, rest = text.partition(":")
+    if method not in ("auto", *METHODS):
+        raise ValueError(f"method {method!r} is not known: take some of auto, {', '.join(METHODS)}")
+    options: dict[str, Any] = {"method": method}
+    for part in rest.split(",") if rest else ():
+        key, _, value = part.strip().partition("=")
+        try:
+            options[key] = OPTIONS[key](value)
+        except (KeyError, ValueError):
+            raise ValueError(
+                f"method {text!r}: {part!r} is no option of it; give some of {', '.join(OPTIONS)}, "
+                "as in local_power:steps=8,schedule=halving"
+            ) from None
+    return options
+
+
+def _check(tol: float, max_rounds: int) -> None:
+    if not 0 <= tol < 1:
+        raise ValueError(f"tol={tol!r} is the sine of an angle: take 0 <= tol < 1")
+    if max_rounds < 1:
+        raise ValueError(f"max_rounds={max_rounds!r} must be 1 or more")
+
+
+def _reference(source: Source, rank: int, same: dict[str, Any]) -> tuple[Result, str]:
+    """Find the answer, and say whose it is."""
+    d = source.columns
+    if d <= SMALL and work("tsqr", d, rank) <= source.memory:
+        return svd(source, rank, method="tsqr", **same), "tsqr"
+    same |= {"tol": REFERENCE_TOL, "max_rounds": REFERENCE_ROUNDS}
+    answer = svd(source, rank, method="local_ritz", **same)
+    angle = answer.history[-1].angle
+    return answer, "local_ritz" + ("" if angle is None else f", certified to {angle:.0e}")
+
+
+def _too_large(name: str, source: Source, rank: int) -> str:
+    """Why a method is left out: what it forms is too large."""
+    d = source.columns
+    other = {"gram": d, "tsqr": d, "dr_svd": rank + (d - rank) // 4}.get(name, 0)
+    need = 4 * 8 * d * other
+    if need > source.memory:
+        return f"left out: takes {size(need)}, and memory is {size(source.memory)}"
+    if d * other > LARGEST:
+        return f"left out: forms matrices of {d} x {other}; name it to run it"
+    return ""
+
+
+def _said(error: Exception) -> str:
+    """The message in one line: of a traceback, what it is of and its end."""
+    lines = str(error).split("\n") if str(error) else [type(error).__name__]
+    last = [line for line in lines[1:] if line.strip()][-1:]
+    return " ".join([lines[0], *last])
+
+
+class Watch:
+    """Measures the true angle after every round, and how long that takes; a callback of `svd`.
+
+    Columns are in order if there are no more than the rank, and those of LocalRitz. Those of others
+    are turned by Rayleigh-Ritz when the next state tells their image.
+    """
+
+    def __init__(self, answer: Array) -> None:
+        self.answer = answer
+        self.angles: list[float | None] = []
+        self.spent: list[float] = []
+
+    def __call__(self, record: Record, state: State) -> None:
+        """Look at a state."""
+        start = time.perf_counter()
+        if self.angles and self.angles[-1] is None and state.exact is not None:
+            self.angles[-1] = self._angle(rayleigh_ritz(*state.exact)[1])
+        ordered = isinstance(state, RitzState) and state.exact is not None
+        known = ordered or state.basis.shape[1] == self.answer.shape[1]
+        self.angles.append(self._angle(state.basis) if known else None)
+        self.spent.append(time.perf_counter() - start)
+
+    def _angle(self, basis: Array) -> float:
+        return subspace_distance(self.answer, basis[:, : self.answer.shape[1]])
+
+
+def _measure(name: str, source: Source, rank: int, options: dict[str, Any], answer: Array) -> Row:
+    """Run a method, watched."""
+    watch, start = Watch(answer), time.perf_counter()
+    result = svd(source, rank, callback=watch, **options)
+    whole = time.perf_counter() - start - sum(watch.spent)
+    iterate, ledger = result.ledger.phase("iterate"), result.ledger
+    angle = subspace_distance(answer, result.components.T)
+    points = _points(result.history, [*watch.angles[:-1], angle], watch.spent, iterate.rounds)
+    return Row(
+        method=name,
+        rounds=iterate.rounds,
+        hops=iterate.hops,
+        bytes=iterate.bytes_up + iterate.bytes_down,
+        bytes_in_all=ledger.bytes_up + ledger.bytes_down,
+        seconds=points[-1].seconds,
+        seconds_in_all=whole,
+        angle=angle,
+        bound=result.history[-1].angle,
+        reason=result.reason,
+        points=points,
+        result=result,
+    )
+
+
+def _points(
+    history: Sequence[Record], angles: list[float | None], spent: list[float], rounds: int
+) -> tuple[Point, ...]:
+    """Add up; the time for a measurement is in the seconds of the round after it."""
+    moved = np.cumsum([record.bytes_up + record.bytes_down for record in history]).tolist()
+    seconds = np.cumsum([record.seconds for record in history]) - np.cumsum([0.0, *spent[:-1]])
+    numbers = [*(record.round for record in history[:-1]), rounds]  # one record may be of several
+    return tuple(map(Point, numbers, moved, seconds.tolist(), angles))
+
+
+_HEAD = ("method", "rounds", "hops", "moved", "in all", "seconds", "in all", "angle", "bound",
+         "ended by")  # fmt: skip
+_WIDTHS = (6, 5, 7, 7, 7, 7, 7, 7)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.method,
+        str(row.rounds),
+        str(row.hops),
+        size(row.bytes),
+        size(row.bytes_in_all),
+        _seconds(row.seconds),
+        _seconds(row.seconds_in_all),
+        f"{row.angle:.1e}",
+        "" if row.bound is None else f"{row.bound:.1e}",
+        row.reason,
+    )
+
+
+def _line(cells: Sequence[str], wide: int) -> str:
+    """A row of the table; a long name has a line of its own."""
+    name, *numbers, reason = cells
+    first = f"{name}\n{'':<{wide}}" if len(name) > wide else f"{name:<{wide}}"
+    aligned = (f"{text:>{width}}" for text, width in zip(numbers, _WIDTHS, strict=True))
+    return " ".join([first, *aligned, reason])
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}" if seconds < 100 else f"{seconds:.0f}"
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    plain = {entry.name: getattr(row, entry.name) for entry in fields(row)[:-2]}
+    return plain | {"points": [asdict(point) for point in row.points]}
+
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "localpower",
+    "font.size": 11,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 6,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "axes.axisbelow": True,
+}
+# Okabe and Ito's colours, which colour-blind readers tell apart; marks say the same again.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
+_MARKS = "os^DvPX*<>ph"
+_ROUNDING = float(np.finfo(np.float64).eps)  # where a smaller angle is drawn
+
+
+def _draw(axes: Any, row: Row, across: str, number: int) -> None:
+    """A line with about eight marks; one mark for a method that is done when it ends."""
+    known = [(getattr(p, across), p.angle) for p in row.points if p.angle is not None]
+    single = len(known) == 1 or row.result.run["method"] in RANK_ONLY
+    points = [(x, max(angle, _ROUNDING)) for x, angle in known[-1 if single else 0 :]]
+    look: dict[str, Any] = {"linestyle": "none", "markersize": 9} if single else {}
+    look |= {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
+    look |= {"markevery": [*range(len(points) - 1, -1, -max(len(points) // 8, 1))]}
+    axes.plot(*zip(*points, strict=True), label=row.method, **look)
+
+
+def _finish(left: Any, right: Any, comparison: Comparison) -> None:
+    """Scales, names, ticks and the tolerance."""
+    tol = comparison.run["tol"]
+    angles = [p.angle for row in comparison for p in row.points if p.angle is not None]
+    low = max(min([*angles, tol or 1.0]), _ROUNDING)
+    left.set_yscale("log")
+    left.set_ylim(10.0 ** (floor(log10(low)) - 0.3), 2)
+    left.yaxis.set_major_formatter(lambda value, _: f"1e{round(log10(value))}")
+    left.set_ylabel(f"sine of the angle to the answer of {comparison.reference.split(',')[0]}")
+    left.set_xlabel("rounds")
+    left.xaxis.get_major_locator().set_params(integer=True)
+    right.set_xscale("log")
+    right.set_xlabel("bytes moved, up and down")
+    moved = [p.bytes for row in comparison for p in row.points] or [1]
+    if max(moved) < 100 * min(moved):  # there may be no power of ten in view
+        right.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+    right.xaxis.set_major_formatter(lambda value, _: size(value))
+    right.xaxis.set_minor_formatter(lambda value, _: "")
+    for axes in (left, right) if tol else ():
+        axes.axhline(tol, color="#767676", linestyle="--", linewidth=1, label="tolerance")

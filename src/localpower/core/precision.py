@@ -1,0 +1,83 @@
+"""Messages in fewer bytes: numbers rounded on the wire, sums in float64, and no digit lost at last.
+
+Rounding is harmless where it stays below what is still wrong with the answer. What is broadcast may
+always be rounded, as the server goes on with what it sent. What is summed is rounded as long as
+
+- in power iteration, that is less than a tenth of the residual. Beyond that, a basis Z is sent as
+  the difference ``D`` from one whose exact product is known: ``AᵀA Z = AᵀA Z_r + AᵀA D``, where
+  only the small second part is rounded.
+- in LocalRitz, the part that the new block has in the answer, times the rounding, is less than
+  half of what the tolerance allows: early blocks are sent in full, late ones need few digits. Where
+  rounding is what is left in the residual, the answer itself is multiplied once more, in full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from localpower.core.certificate import ROUNDING, Certificate, certify, rayleigh_ritz
+from localpower.core.linalg import Array
+
+UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9}  # largest relative rounding
+SAFETY = 10  # times that rounding is below what is still wrong
+
+
+def narrowed(A: Array, name: str) -> Any:
+    """Round to nearest; bfloat16 as the upper halves of float32, in 16-bit integers."""
+    if name != "bfloat16":
+        return np.ascontiguousarray(A, np.float32 if name == "float32" else A.dtype)
+    bits = np.ascontiguousarray(A, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def widened(A: Any, dtype: DTypeLike = np.float64) -> Array:
+    """Undo `narrowed`, without the digits that it took."""
+    if A.dtype == np.uint16:
+        A = (A.astype(np.uint32) << 16).view(np.float32)
+    return np.ascontiguousarray(A, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """Decides what is rounded to the type `name` and what is not.
+
+    `rank` and `tol` are what is asked for, `eps` is the rounding of the products themselves.
+    """
+
+    name: str
+    rank: int
+    tol: float
+    eps: float
+
+    @property
+    def unit(self) -> float:
+        """The largest relative rounding."""
+        return UNITS[self.name]
+
+    def standing(self, exact: tuple[Array, Array] | None, noise: float) -> Certificate | None:
+        """How good a basis is known to be, from its image, in which there is some `noise`."""
+        if exact is None:
+            return None
+        eps = max(self.eps, noise / ROUNDING)
+        return certify(*rayleigh_ritz(*exact), self.rank, 0.0, eps)
+
+    def tolerable(self, found: Certificate | None) -> float:
+        """Rounding of a product of power iteration, relative, that does not matter now."""
+        return 1.0 if found is None else max(found.residual, self.tol * found.gap) / SAFETY
+
+    def limits(self, exact: tuple[Array, Array] | None, noise: float) -> bool:
+        """Whether rounding so far is what keeps the residual from being smaller."""
+        found = self.standing(exact, noise)
+        return found is not None and noise > 0 and found.residual <= 2 * noise
+
+    def for_block(self, found: Certificate | None) -> str:
+        """The type with the fewest bytes in which products of LocalRitz's next block may come."""
+        part = 1.0 if found is None or not found.gap else min(1.0, found.residual / found.gap)
+        gap = 0.0 if found is None else found.gap
+        goal = max(self.tol * gap, ROUNDING * self.eps) / 2
+        fits = [name for name, unit in UNITS.items() if unit <= self.unit and unit * part <= goal]
+        return fits[-1] if fits else "float64"
