@@ -86,7 +86,11 @@ def qr(Y: Array) -> tuple[Array, Array]:
 
 
 def triangular(Y: Array) -> Array:
-    """The R factor alone."""
+    """The R factor alone, the same as that of `qr`."""
+    rows, r = Y.shape
+    if rows >= TALL and r <= STEP // 4:
+        parts = [triangular(Y[at : at + STEP]) for at in range(0, rows, STEP)]
+        Y = np.vstack([np.pad(R, ((0, r - len(R)), (0, 0))) for R in parts])
     R: Array = np.linalg.qr(Y, mode="r")  # type: ignore[assignment]
     return R
 

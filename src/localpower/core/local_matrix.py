@@ -18,6 +18,7 @@ from localpower.core.linalg import Array, lanczos, leading_eigenpairs, triangula
 from localpower.core.shard import Shard, is_sparse
 
 GRAM_COLUMNS = 1024  # up to here a worker may form its own d×d matrix for its eigenvectors
+CACHED = 1 << 18  # bytes of rows that are shifted at once
 
 
 class LocalMatrix:
@@ -132,17 +133,17 @@ class LocalMatrix:
         G = np.zeros((d, d))
         for block in self._blocks():
             if isinstance(block, np.ndarray):
-                block = block if self.shift is None else block - self.shift
-                block = _times(block, self.factor)
-                G += block.T @ block
+                for rows in _shifted(block, self.shift):
+                    G += rows.T @ rows
                 continue
-            block = _times(block, self.factor)
             G += (block.T @ block).toarray()
             if self.shift is not None:
-                Ds = self.shift * self.factor
-                cross = np.outer(block.sum(axis=0), Ds)
-                G -= cross + cross.T - block.shape[0] * np.outer(Ds, Ds)
-        return G
+                cross = np.outer(block.sum(axis=0), self.shift)
+                G -= cross + cross.T - block.shape[0] * np.outer(self.shift, self.shift)
+        if isinstance(self.factor, float):
+            return np.multiply(G, self.factor**2, out=G)
+        G *= self.factor
+        return np.multiply(G, self.factor[:, None], out=G)
 
     def triangle(self) -> Array:
         """The R factor of ``A_i``, (d, d), in float64: of blocks below that of those before."""
@@ -189,9 +190,19 @@ class LocalMatrix:
         self.bytes_read += size
 
 
+def _shifted(block: Array, shift: Array | None) -> Iterator[Array]:
+    """Yield the rows of a block less the shift, as many as stay in the cache meanwhile."""
+    if shift is None:
+        yield block
+        return
+    step = max(16, CACHED // max(1, block.nbytes // max(1, len(block))))
+    for start in range(0, len(block), step):
+        yield block[start : start + step] - shift
+
+
 def _forward(block: Any, shift: Array | None, Z: Array) -> Array:
     if shift is not None and isinstance(block, np.ndarray):
-        block, shift = block - shift, None
+        return np.concatenate([rows @ Z for rows in _shifted(block, shift)])
     T: Array = block @ Z
     return T if shift is None else T - shift @ Z
 

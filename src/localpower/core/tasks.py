@@ -286,7 +286,7 @@ class Triangle(Task[Factor]):
     basis: Array
 
     def __call__(self, matrix: LocalMatrix) -> Factor:
-        R = qr(matrix.apply(self.basis).astype(np.float64, copy=False))[1]
+        R = triangular(matrix.apply(self.basis).astype(np.float64, copy=False))
         return Factor(R.astype(matrix.dtype, copy=False))
 
 
