@@ -19,6 +19,49 @@ def with_spectrum(rows, singular_values, seed=0):
     return (U * singular_values) @ V.T
 
 
+LAPACK_SHAPES = [(1, 1), (1, 5), (5, 1), (8, 8), (30, 6), (4, 9)]
+LAPACK_TYPES = {
+    "zero": lambda j: 0.0 * j,
+    "identity": lambda j: 1.0 + 0 * j,
+    "clustered": lambda j: np.where(j < 2, 1.0, 1e-8),
+    "graded": lambda j: 100.0**-j,
+    "huge": lambda j: 0.7**j,
+    "tiny": lambda j: 0.7**j,
+}
+
+
+def lapack_matrix(name, shape, dtype):
+    """A matrix of the types and shapes above; the last two types near the limits of the format."""
+    if name == "identity":
+        return np.eye(*shape, dtype=dtype)
+    values = LAPACK_TYPES[name](np.arange(min(shape)))
+    A = (
+        with_spectrum(shape[0], values)
+        if shape[0] > shape[1]
+        else with_spectrum(shape[1], values).T
+    )
+    limits = np.finfo(dtype)
+    exponent = {"huge": limits.maxexp - 2, "tiny": limits.minexp + 2}.get(name, 0)
+    return np.ldexp(A, exponent).astype(dtype)
+
+
+def lapack_ratios(A, result):
+    """LAPACK's test ratios: what is left of A, both sets of vectors, and singular values."""
+    (n, d), k, eps = A.shape, min(A.shape), float(np.finfo(A.dtype).eps)
+    exponent = -np.frexp(np.abs(A).max())[1]
+    A = np.ldexp(A.astype(float), exponent)
+    U, Vt = result.U.astype(float), result.components.astype(float)
+    S = np.ldexp(result.singular_values.astype(float), exponent)
+    exact = np.linalg.svd(A, compute_uv=False)
+    top = exact[0] or 1.0
+    return {
+        "residual": np.linalg.norm(A - (U * S) @ Vt, 2) / (top * max(n, d) * eps),
+        "left": np.linalg.norm(np.eye(k) - U.T @ U, 2) / (n * eps),
+        "right": np.linalg.norm(np.eye(k) - Vt @ Vt.T, 2) / (d * eps),
+        "values": np.abs(S - exact).max() / (top * eps),
+    }
+
+
 def orthogonal_iteration(A, start, rounds):
     """Centralised power iteration in one process: what p = 1 has to equal."""
     Z = start

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import with_spectrum
+from helpers import LAPACK_SHAPES, LAPACK_TYPES, lapack_matrix, lapack_ratios, with_spectrum
 
 import localpower as lp
 from localpower.core.local_ritz import PROPOSALS, outside
@@ -80,6 +80,26 @@ def test_rows_of_lower_rank_than_asked_for_end_well(rank):
     A = with_spectrum(60, [3.0, 1.0] + [0.0] * 10)
     result = lp.svd(A, rank, method="local_ritz", tol=1e-8, workers=3, rng=0)
     np.testing.assert_allclose(result.singular_values, [3, 1, 0][:rank], atol=1e-14)
+
+
+@pytest.mark.parametrize("shape", LAPACK_SHAPES)
+@pytest.mark.parametrize("name", LAPACK_TYPES)
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_full_rank_has_lapacks_ratios(shape, name, shards, dtype):
+    A = lapack_matrix(name, shape, dtype)
+    options = {"method": "local_ritz", "width": shape[1], "workers": shards, "rng": 0}
+    found = lp.svd(A, min(shape), return_u=True, **options)
+    assert max(lapack_ratios(A, found).values()) < 50
+    assert (np.diff(found.singular_values) <= 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shards", [1, 2, 3, 7])
+@pytest.mark.parametrize("shape", [(0, 1), (0, 5), (5, 0)])
+def test_no_rows_or_columns_are_refused(shape, shards, dtype):
+    with pytest.raises(lp.DataError, match=r"data is empty: 0 sample.*give at least one"):
+        lp.svd(np.empty(shape, dtype), 1, method="local_ritz", workers=shards, rng=0)
 
 
 def test_what_is_in_the_space_already_is_left_out():

@@ -95,6 +95,7 @@ def test_the_size_of_blocks_does_not_matter(X, rows):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_module, "BLOCK_BYTES", 1)
         patch.setattr(shard_module, "MIN_BLOCK_ROWS", rows)
+        patch.setattr(shard_module, "LONG_BLOCK_ROWS", 1)
         check(of(X), X)
 
 
@@ -176,6 +177,7 @@ def test_the_first_entry_that_is_not_finite_is_found_in_any_split(kind, dtype, d
 def test_a_bad_entry_is_found_beyond_the_first_block(kind, monkeypatch):
     monkeypatch.setattr(shard_module, "BLOCK_BYTES", 1)
     monkeypatch.setattr(shard_module, "MIN_BLOCK_ROWS", 4)
+    monkeypatch.setattr(shard_module, "LONG_BLOCK_ROWS", 1)
     X = np.ones((50, 3))
     X[37, 2] = X[41, 0] = np.nan
     assert of(X, kind).bad == (37, 2)

@@ -22,7 +22,11 @@ from localpower.data.source import open_source
 
 DENSE = np.random.default_rng(0).standard_normal((1000, 6))
 SPARSE = sparse.random_array((1000, 6), density=0.3, rng=np.random.default_rng(1), format="csr")
-TINY = {"BLOCK_BYTES": 6 * 8 * 37, "BLOCK_ENTRIES": 64}  # many blocks of few rows
+TINY = {
+    "BLOCK_BYTES": 6 * 8 * 37,
+    "LONG_BLOCK_ROWS": 1,
+    "BLOCK_ENTRIES": 64,
+}  # many blocks of few rows
 MIB = 1 << 20
 
 

@@ -3,8 +3,12 @@
 From an orthonormal X, (d, r), and the exact ``G = BX`` with ``B = AᵀA``, Rayleigh-Ritz gives values
 ``θ_1 ≥ … ≥ θ_r``, vectors X and residuals ``R = G - XΘ``. Every pair is exact for a matrix within
 ``‖r_j‖`` of B; and by Davis and Kahan the sine of the angle between the leading k vectors and the
-true ones is at most ``‖R_k‖/(θ_k - σ_{k+1})``, where ``σ_{k+1} ≤ θ_{k+1} + ‖r_{k+1}‖`` unless
-something large is hidden outside of the span of X. How much can be hidden is bounded by the trace.
+true ones is at most ``‖R_k‖/(θ_k - σ_{k+1})``. Across these k vectors, B is Θ' on the others of X,
+H outside of X, and R' joins the two. So ``σ_{k+1}`` is at most the largest eigenvalue of
+``[[θ_{k+1}, ‖R'‖], [‖R'‖, h]]``, where h, the largest of H, is at most what X leaves of the trace.
+That proves something where it is little. Else h is taken to be the mean of H, and ``σ_{k+1}`` to be
+``θ_{k+1} + 10‖r_{k+1}‖`` or more: less than a hundredth of that vector is then in true ones with
+values above ``θ_k``, and a random start does not leave so little of them for long.
 """
 
 from __future__ import annotations
@@ -33,8 +37,8 @@ class Certificate:
     gap : float
         What ``(σ_k - σ_{k+1})/σ_1`` is at most: ``(θ_k + ‖R_k‖ - θ_{k+1})/θ_1``.
     rigorous : bool
-        Whether the trace proves that nothing large is hidden. Else the bound holds with
-        probability one over the random start.
+        Whether the trace proves that nothing large is hidden. Else the bound holds as far as exact
+        products from a random start have seen; local steps may lose what shards do not share.
     """
 
     residuals: Array
@@ -50,17 +54,17 @@ class Certificate:
 
 def rayleigh_ritz(X: Array, G: Array) -> tuple[Array, Array, Array]:
     """Ritz values, descending, with X and G turned to the Ritz vectors."""
-    values, turn = ritz_turn(X, G)
+    values, turn = ritz_turn(X.T @ G)
     return values, X @ turn, G @ turn
 
 
-def ritz_turn(X: Array, G: Array) -> tuple[Array, Array]:
-    """Ritz values, descending, and what turns X to the Ritz vectors.
+def ritz_turn(H: Array) -> tuple[Array, Array]:
+    """Ritz values, descending, and what turns X to the Ritz vectors, from ``H = XᵀG``.
 
-    Of the two halves of ``XᵀG`` the one is taken that comes from the first columns of G: these are
-    not rounded as much as those that were added later.
+    The lower half of H counts: it comes from the first columns of G, which are not rounded as much
+    as those that were added later.
     """
-    values, turn = np.linalg.eigh(X.T @ G, "L")
+    values, turn = np.linalg.eigh(H, "L")
     return values[::-1], turn[:, ::-1]
 
 
@@ -80,8 +84,9 @@ def certify(values: Array, X: Array, G: Array, rank: int, trace: float, eps: flo
     least, following, most = 0.0, hidden, hidden
     if r > rank:
         least, rest = float(values[rank]), float(np.linalg.norm(R[:, rank:], 2))
-        most = (least + hidden) / 2 + float(np.hypot((least - hidden) / 2, rest))
-        following = min(least + SLACK * float(norms[rank]), most)
+        most = _joint(least, hidden, rest)
+        seen = max(least + SLACK * float(norms[rank]), _joint(least, hidden / max(d - r, 1), rest))
+        following = min(seen, most)
     gap = float(values[rank - 1]) - following
     proven = float(values[rank - 1]) - most
     angle = min(1.0, block / gap) if gap > 0 else 1.0
@@ -93,3 +98,8 @@ def certify(values: Array, X: Array, G: Array, rank: int, trace: float, eps: flo
         gap=(float(values[rank - 1]) + block - least) / top,
         rigorous=proven > 0 and proven >= gap / SLACK,
     )
+
+
+def _joint(a: float, b: float, coupling: float) -> float:
+    """Largest value of two parts of a matrix, by those of the parts and what joins them."""
+    return (a + b) / 2 + float(np.hypot((a - b) / 2, coupling))

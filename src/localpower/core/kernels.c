@@ -29,7 +29,7 @@ enum {
   TILE = 256,        /* columns whose part of a panel stays in the first-level cache */
   GROUP_BYTES = 1 << 18, /* rows between whose two products nothing else is read */
   MIN_GROUP = 12, MAX_GROUP = 48,
-  SHORT_ROW = 900,  /* columns */
+  SHORT_ROW = 900, LONG_ROW = 8000, /* columns */
   SPARE = 8,         /* rows that sums are padded with, at least ROWS of any panel */
 };
 
@@ -105,7 +105,9 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
                         const T *Z, T *Y, T *work) {                                               \
     T *t = work, *shifted = work + (MAX_GROUP + SPARE) * 24;                                       \
     ptrdiff_t group = GROUP_BYTES / (ptrdiff_t)sizeof(T) / (d + 1) / MIN_GROUP * MIN_GROUP;        \
-    group = group < MIN_GROUP ? MIN_GROUP : group > MAX_GROUP ? MAX_GROUP : group;                 \
+    /* rows that are too long for the cache at least share what is read of Z and Y */              \
+    group = group < MIN_GROUP ? (d < LONG_ROW ? MIN_GROUP : MAX_GROUP)                             \
+                              : group > MAX_GROUP ? MAX_GROUP : group;                             \
     for (ptrdiff_t i = 0; i < n; i += group, B += group * d) {                                     \
       ptrdiff_t m = i + group < n ? group : n - i;                                                 \
       const T *rows = B, *z = Z;                                                                   \

@@ -36,14 +36,16 @@ WARM_STEPS = 32
 class RitzState(State):
     """A state of LocalRitz: Ritz values, search space with its image, and what shards proposed.
 
-    `noises` is what rounding for the wire may have done to the columns of the image. Before the
-    first product only `basis` is known; it is the first block.
+    `projected` is ``SᵀAᵀA S``, of which the lower half counts. `noises` is what rounding for the
+    wire may have done to the columns of the image. Before the first product only `basis` is known;
+    it is the first block.
     """
 
     values: Array = field(default_factory=lambda: np.zeros(0))
     noises: Array = field(default_factory=lambda: np.zeros(0))
     space: Array = field(default_factory=lambda: np.zeros((0, 0)))
     image: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    projected: Array = field(default_factory=lambda: np.zeros((0, 0)))
     proposed: Array | None = None
 
 
@@ -78,36 +80,64 @@ def local_ritz(
         if warm:
             yield state
     width = state.basis.shape[1]
+    space, image = (Columns(A, (RESTART + 2) * width) for A in (state.space, state.image))
     while True:
         if narrow is not None and narrow.limits(state.exact, state.noise):
             S, G, noises = _measured_again(engine, state, narrow.rank)
-            proposed = state.proposed
+            H, proposed = S.T @ G, state.proposed
         else:
             Q = _next_block(engine, state, proposal, steps, narrow)
             if not Q.shape[1]:
                 return
             Q, product, proposed, added = _round(engine, state, Q, proposal, steps, narrow)
-            S = np.hstack([state.space, Q]) if state.space.size else Q
-            G = np.hstack([state.image, product]) if state.image.size else product
+            S, G = space.append(Q), image.append(product)
             noises = np.append(state.noises, added)
-        values, turn = ritz_turn(S, G)
-        turn = turn[:, : RESTART * width]
-        S, G = S @ turn, G @ turn
-        noises = np.sqrt(np.square(turn).T @ np.square(noises))
-        X, image = S[:, :width], G[:, :width]
+            H = np.zeros((S.shape[1], S.shape[1]))
+            H[: -Q.shape[1], : -Q.shape[1]] = state.projected
+            H[-Q.shape[1] :] = Q.T @ G
+        values, turn = ritz_turn(H)
+        if S.shape[1] > RESTART * width or narrow is not None:
+            turn = turn[:, : RESTART * width]
+            S, G, H = S @ turn, G @ turn, np.diag(values[: RESTART * width])
+            space, image = (Columns(A, (RESTART + 2) * width) for A in (S, G))
+            noises = np.sqrt(np.square(turn).T @ np.square(noises))
+            X, AtAX = S[:, :width], G[:, :width]
+        else:  # turning all of the space would take most of the coordinator's time
+            X, AtAX = S @ turn[:, :width], G @ turn[:, :width]
         state = RitzState(
             basis=X.astype(engine.dtype, copy=False),
             round=state.round + 1,
             steps=state.steps + 1,
-            exact=(X, image),
-            noise=float(noises[:width].max() / (values[0] or 1.0)) if narrow else 0.0,
+            exact=(X, AtAX),
+            noise=float(noises[: narrow.rank].max() / (values[0] or 1.0)) if narrow else 0.0,
             values=values[:width],
             noises=noises,
             space=S,
             image=G,
+            projected=H,
             proposed=proposed,
         )
         yield state
+
+
+class Columns:
+    """A matrix that grows by columns, without a copy as long as there is room for `most`."""
+
+    def __init__(self, start: Array, most: int) -> None:
+        self.start, self.most, self.count = start, most, start.shape[1]
+        self.room: Array | None = None
+
+    def append(self, block: Array) -> Array:
+        """Put a block behind, and return all; what was returned before stays as it is."""
+        count = self.count + block.shape[1]
+        if self.room is None or count > self.room.shape[1]:
+            held = self.start if self.room is None else self.room[:, : self.count]
+            self.room = np.empty((len(block), max(self.most, count)), order="F")
+            if self.count:
+                self.room[:, : self.count] = held
+        self.room[:, self.count : count] = block
+        self.count = count
+        return self.room[:, :count]
 
 
 def _measured_again(engine: Engine, state: RitzState, rank: int) -> tuple[Array, Array, Array]:

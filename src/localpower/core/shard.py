@@ -17,7 +17,7 @@ from localpower.core.kernels import BLOCK_BYTES
 Rows: TypeAlias = Any  # an array or a CSR matrix, in memory
 Piece: TypeAlias = Any  # rows in memory, or `Stored` or `StoredCSR`
 
-MIN_BLOCK_ROWS = 32
+MIN_BLOCK_ROWS, LONG_BLOCK_ROWS, LONG_BLOCK_BYTES = 32, 128, 1 << 26
 BLOCK_ENTRIES = 1 << 18  # of a sparse block; more where columns are many
 MOST = 1 << 62  # bytes, rows or columns: more is nonsense, and would overflow
 STRETCH = 16  # blocks that are read at once from a file with columns one after the other
@@ -277,7 +277,8 @@ class Shard:
 
     def _dense_step(self) -> int:
         size = max(1, self.columns) * self.dtype.itemsize
-        return max(1, min(max(MIN_BLOCK_ROWS, BLOCK_BYTES // size), self.limit // size))
+        long = min(LONG_BLOCK_ROWS, LONG_BLOCK_BYTES // size)  # sums are as long as rows
+        return max(1, min(max(MIN_BLOCK_ROWS, long, BLOCK_BYTES // size), self.limit // size))
 
     def _sparse_step(self) -> int:
         matrices = [piece for piece in self.pieces if is_sparse(piece)]
