@@ -14,7 +14,7 @@ import localpower as lp
 from localpower.core.certificate import certify, rayleigh_ritz
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "certificates.py"
-FIRST = 2000  # number of the first matrix
+FIRST = 0
 ITERATIVE = ["local_ritz", "block_krylov", "dpi", "local_power"]
 
 

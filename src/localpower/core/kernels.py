@@ -21,6 +21,8 @@ Array = NDArray[np.floating[Any]]
 
 PANEL = 3  # vectors of Z that the compiled kernel works on at once
 PARALLEL_BYTES = 1 << 21
+LINE = 64  # bytes of a line of the cache
+SCATTERED, FEW = 1 << 17, 4  # numbers of Z that do not stay near; columns at a time then
 C_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
@@ -149,51 +151,77 @@ class GramProduct:
     def __init__(self, Z: Array, shift: Array | None) -> None:
         self._Z, self._shift = np.ascontiguousarray(Z), shift
         self._dense: _DensePanels | None = None
-        self._sum: Array | None = None
+        self._sparse: list[_SparsePanel] = []
 
     def add(self, block: Any) -> None:
         """Add a dense block of Z's type, in C order, or a CSR block of that type."""
         if block.dtype != self._Z.dtype or block.shape[1] != len(self._Z):
             raise TypeError(f"a block of {block.dtype} {block.shape} for Z of {self._Z.dtype}")
-        if not isinstance(block, np.ndarray):
-            self._add_sparse(block)
-        elif LIBRARY is None:
-            block = block if self._shift is None else block - self._shift
-            self._total().__iadd__(block.T @ (block @ self._Z))
-        else:
+        if isinstance(block, np.ndarray) and LIBRARY is not None:
             if self._dense is None:
                 self._dense = _DensePanels(self._Z, self._shift)
             self._dense.add(block)
+            return
+        if not self._sparse:
+            d, r = self._Z.shape
+            step = FEW if d * r > SCATTERED else max(r, 1)
+            cuts = range(0, max(r, 1), step)
+            self._sparse = [_SparsePanel(self._Z[:, at : at + step], self._shift) for at in cuts]
+        for panel in self._sparse:
+            panel.add(block)
 
     def result(self) -> Array:
         """Return the sum, (d, r) in float64."""
-        if self._dense is None:
-            return self._total()
-        dense = self._dense.result()
-        return dense if self._sum is None else self._sum + dense
+        parts = [panel.sum for panel in self._sparse]
+        if len(parts) > 1:
+            parts = [np.hstack(parts)]
+        if self._dense is not None:
+            parts.append(self._dense.result())
+        return sum(parts[1:], parts[0]) if parts else np.zeros(self._Z.shape)
 
-    def _total(self) -> Array:
-        if self._sum is None:
-            self._sum = np.zeros(self._Z.shape)
-        return self._sum
 
-    def _add_sparse(self, block: Any) -> None:
-        Y, Z = self._total(), self._Z
-        offset = np.zeros(Z.shape[1], Z.dtype) if self._shift is None else self._shift @ Z
+class _SparsePanel:
+    """Some columns of Z, and their sum.
+
+    Entries of a sparse row fetch rows of Z from all over. Where those do not stay in the cache, a
+    few columns at a time are faster than all at once.
+    """
+
+    def __init__(self, Z: Array, shift: Array | None) -> None:
+        self.Z, self.shift = _aligned(Z.shape, Z.dtype), shift
+        self.Z[:] = Z
+        self.sum = _aligned(Z.shape, np.dtype(np.float64))
+        self.sum[:] = 0.0
+        self.offset = np.zeros(Z.shape[1], Z.dtype) if shift is None else shift @ self.Z
+
+    def add(self, block: Any) -> None:
+        if isinstance(block, np.ndarray):
+            block = block if self.shift is None else block - self.shift
+            self.sum += block.T @ (block @ self.Z)
+            return
         if LIBRARY is not None and block.indptr.dtype == block.indices.dtype == np.int32:
-            total = np.zeros(Z.shape[1])
+            total = np.zeros(self.Z.shape[1])
             arrays = block.indptr, block.indices, block.data
             pointers = [np.ascontiguousarray(array) for array in arrays]
-            multiply = getattr(LIBRARY, f"csr_{C_NAMES[Z.dtype]}")
-            places = [array.ctypes.data for array in (*pointers, Z, offset, Y, total)]
-            multiply(block.shape[0], *places[:3], Z.shape[1], *places[3:])
+            multiply = getattr(LIBRARY, f"csr_{C_NAMES[self.Z.dtype]}")
+            held = (*pointers, self.Z, self.offset, self.sum, total)
+            places = [array.ctypes.data for array in held]
+            multiply(block.shape[0], *places[:3], self.Z.shape[1], *places[3:])
         else:
-            T = block @ Z - offset
-            Y += block.T @ T
+            T = block @ self.Z - self.offset
+            self.sum += block.T @ T
             total = T.sum(axis=0, dtype=np.float64)
-        if self._shift is not None:
-            for column in range(Z.shape[1]):  # one at a time: Y may be large
-                Y[:, column] -= self._shift * total[column]
+        if self.shift is not None:
+            for column in range(self.Z.shape[1]):  # one at a time: the sum may be large
+                self.sum[:, column] -= self.shift * total[column]
+
+
+def _aligned(shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+    """Make an array that starts with a line of the cache."""
+    size = shape[0] * shape[1] * dtype.itemsize
+    room = np.empty(size + LINE, np.uint8)
+    start = -room.ctypes.data % LINE
+    return room[start : start + size].view(dtype).reshape(shape)
 
 
 class _DensePanels:

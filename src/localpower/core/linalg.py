@@ -129,6 +129,7 @@ def _leave_rest(Q: Array, Y: Array, Z: Array, share: Array) -> None:
     noise = Y.shape[0] * np.finfo(Y.dtype).eps
     squares = np.abs((Z * Y).sum(axis=0))  # ‖A z_j‖²: (eps‖A‖)² and nothing more if A z_j = 0
     live = Y[:, squares > noise**2 * squares.max()]
+    live = live / np.abs(live).max(axis=0)  # squares of what is tiny may vanish
     span, sizes, _ = np.linalg.svd(live / np.linalg.norm(live, axis=0), full_matrices=False)
     span = span[:, sizes > noise * sizes.max(initial=0.0)]
     rank = span.shape[1]
