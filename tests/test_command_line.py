@@ -244,8 +244,25 @@ def test_version_and_help():
         ["fit", "--help"],
         ["transform", "--help"],
         ["inspect", "--help"],
+        ["plan", "--help"],
+        ["compare", "--help"],
     ):
         out = command(*arguments)
         assert out.returncode == 0
         assert "example: localpower" in out.stdout
         assert len(out.stdout.splitlines()) < 50
+
+
+def test_the_plan_is_printed_for_a_shape_and_for_data(rows):
+    for what in ("100000x50", rows):
+        out = command("plan", what, "-k", 2, "-m", 4, "--latency", "wide area")
+        assert out.returncode == 0, out.stderr
+        assert "gram" in out.stdout
+        assert "local_ritz" in out.stdout
+    assert command("plan", "100000x50", "-k", 2, "--latency", "slow").returncode == 2
+
+
+def test_a_fit_says_what_was_chosen_and_why(rows):
+    out = command("fit", rows, "-k", 2, "--seed", 1)
+    assert "chosen: gram: 1 round" in out.stdout
+    assert "converged: sine of the angle" in out.stdout
