@@ -346,9 +346,9 @@ def svd(
         reason = _conclude(method, outcome, goal)
         run |= {"reason": reason, "residuals": outcome.residuals}
         basis = outcome.state.basis
-        if reason in FINAL and outcome.state.exact is not None:  # what is certified, not the next
-            certified_basis = outcome.state.exact[0][:, : basis.shape[1]]
-            basis = np.ascontiguousarray(certified_basis).astype(source.dtype, copy=False)
+        known = outcome.state.exact
+        if reason in FINAL and known is not None:  # what is certified, not what comes next
+            basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
         metered.phase = "factors"
         found = factors(metered, basis, options.rank)
         U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
