@@ -22,7 +22,7 @@ Array = NDArray[np.floating[Any]]
 PANEL = 3  # vectors of Z that the compiled kernel works on at once
 PARALLEL_BYTES = 1 << 21
 LINE = 64  # bytes of a line of the cache
-SCATTERED, FEW = 1 << 17, 4  # numbers of Z that do not stay near; columns at a time then
+SCATTERED, FEW = 1 << 18, 4  # numbers of Z that do not stay near; columns at a time then
 C_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
