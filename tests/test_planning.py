@@ -243,6 +243,16 @@ def test_auto_on_float32_asks_for_less():
     assert result.converged
 
 
+def test_auto_does_not_hold_many_times_what_the_rows_take():
+    import scipy.sparse as sp
+
+    X = sp.random_array((2000, 1_000_000), density=2e-6, rng=0, format="csr")
+    result = lp.svd(X, 10, max_rounds=1, rng=0)
+    assert result.run["method"] == "local_power"
+    assert "besides the rows" in result.run["why"]
+    assert result.basis.shape == (1_000_000, 10)
+
+
 def test_a_slow_network_makes_rounds_dear():
     with lp.connect("inline") as engine:
         engine.latency, engine.bandwidth = NETWORKS["wide area"]

@@ -46,7 +46,9 @@ from localpower.planning import (
     costs,
     reread,
     shard_sizes,
+    size,
     tolerance,
+    too_much,
     work,
 )
 from localpower.result import Record, Result
@@ -286,6 +288,8 @@ def svd(
             method, usual, why = _choose(source, engine, workers, replace(options, width=wide),
                                          goal, center, scale, wire)  # fmt: skip
             options = replace(options, warm=usual)
+            if method == "local_power":  # not certified, unless asked for
+                goal = 0.0 if tol is None else goal
         if warm is not None:
             options = replace(options, warm=bool(warm))
         if goal or method in ("local_ritz", "block_krylov"):
@@ -470,6 +474,13 @@ def _choose(
     )
     plan = costs(problem, None, AUTOMATIC if wire == "float64" else AUTOMATIC[:3])
     how = plan.choice.options
+    if too_much(how["method"], problem.columns, problem.width, problem.entries):
+        need = size(work(how["method"], problem.columns, problem.width))
+        return (
+            "local_power",
+            True,
+            f"local_power: {how['method']} would hold {need} besides the rows",
+        )
     return how["method"], how.get("warm", True), plan.why
 
 

@@ -594,3 +594,10 @@ WAYS: dict[str, Callable[[Problem, Decay], Way]] = {
     "dr_svd": _dr_svd,
 }
 AUTOMATIC = ("local_ritz", "block_krylov", "block_krylov cold", "gram", "tsqr")
+LEAN = 1 << 30  # bytes of work from which it should not be many times what the rows take
+
+
+def too_much(method: str, columns: int, width: int, entries: int) -> bool:
+    """Whether a method would hold far more than the rows themselves take, and that is much."""
+    need = work(method, columns, width)
+    return need > max(LEAN, 3 * 12 * entries + 5 * 8 * columns * width)

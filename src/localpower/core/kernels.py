@@ -21,7 +21,6 @@ Array = NDArray[np.floating[Any]]
 
 PANEL = 3  # vectors of Z that the compiled kernel works on at once
 PARALLEL_BYTES = 1 << 21
-LINE = 64  # bytes of a line of the cache
 SCATTERED, FEW = 1 << 18, 4  # numbers of Z that do not stay near; columns at a time then
 C_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
@@ -164,7 +163,7 @@ class GramProduct:
             return
         if not self._sparse:
             d, r = self._Z.shape
-            step = FEW if d * r > SCATTERED else max(r, 1)
+            step = FEW if SCATTERED < d * r < 16 * SCATTERED else max(r, 1)
             cuts = range(0, max(r, 1), step)
             self._sparse = [_SparsePanel(self._Z[:, at : at + step], self._shift) for at in cuts]
         for panel in self._sparse:
@@ -172,7 +171,7 @@ class GramProduct:
 
     def result(self) -> Array:
         """Return the sum, (d, r) in float64."""
-        parts = [panel.sum for panel in self._sparse]
+        parts: list[Array] = [panel.sum for panel in self._sparse]
         if len(parts) > 1:
             parts = [np.hstack(parts)]
         if self._dense is not None:
@@ -184,14 +183,12 @@ class _SparsePanel:
     """Some columns of Z, and their sum.
 
     Entries of a sparse row fetch rows of Z from all over. Where those do not stay in the cache, a
-    few columns at a time are faster than all at once.
+    few columns at a time are faster than all at once, unless copies of Z would take much memory.
     """
 
     def __init__(self, Z: Array, shift: Array | None) -> None:
-        self.Z, self.shift = _aligned(Z.shape, Z.dtype), shift
-        self.Z[:] = Z
-        self.sum = _aligned(Z.shape, np.dtype(np.float64))
-        self.sum[:] = 0.0
+        self.Z, self.shift = np.ascontiguousarray(Z), shift
+        self.sum = np.zeros(Z.shape)
         self.offset = np.zeros(Z.shape[1], Z.dtype) if shift is None else shift @ self.Z
 
     def add(self, block: Any) -> None:
@@ -214,14 +211,6 @@ class _SparsePanel:
         if self.shift is not None:
             for column in range(self.Z.shape[1]):  # one at a time: the sum may be large
                 self.sum[:, column] -= self.shift * total[column]
-
-
-def _aligned(shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    """Make an array that starts with a line of the cache."""
-    size = shape[0] * shape[1] * dtype.itemsize
-    room = np.empty(size + LINE, np.uint8)
-    start = -room.ctypes.data % LINE
-    return room[start : start + size].view(dtype).reshape(shape)
 
 
 class _DensePanels:
