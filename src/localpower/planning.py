@@ -359,7 +359,8 @@ def costs(
 ) -> Plan:
     """Compare methods, by default all, on a problem whose eigenvalues are known or not."""
     d, k, r = task.columns, task.rank, task.width
-    values, basis = found or (DECAY ** np.arange(d), "typical: nothing is known of the spectrum")
+    typical = DECAY ** np.arange(min(d, SMALL))
+    values, basis = found or (typical, "typical: nothing is known of the spectrum")
     rows = [
         _cost(task, name, *of(task, Decay(values, d, k, r, task.tol)))
         for name, of in WAYS.items()
