@@ -44,7 +44,7 @@ RANK = 10
 PAUSE = 0.1  # seconds; OpenBLAS's threads keep a core busy for a while after their work
 SLOW = 20.0  # seconds from which one measurement is enough
 QUICK, OFTEN = 3.0, 4  # seconds below which there are so many times more measurements
-PATIENCE = 200.0  # seconds after which no further setting of a ladder is tried
+PATIENCE = 30.0  # seconds after which no further setting of a ladder is tried
 NOISE = 0.005  # of each entry, where the first column of the signal is 1
 WIDEST = 10_000  # columns up to which others are let form a covariance matrix
 POWERS = (3, 5, 7, 9, 12, 16, 21, 28, 37, 49, 65)
@@ -53,7 +53,7 @@ RESIDUALS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)  # of LOBPCG's, of the norm of 
 WAYS: tuple[dict[str, Any], ...] = (
     {"method": "gram"},
     {"method": "tsqr"},
-    {"method": "block_krylov", "warm": False},
+    {"method": "block_lanczos"},
     {"method": "block_krylov", "warm": True},
     {"method": "local_ritz", "warm": False},
     {"method": "local_ritz", "warm": True},

@@ -34,6 +34,7 @@ METHODS = {
     "gram": {"method": "gram"},
     "tsqr": {"method": "tsqr"},
     "block_krylov": {"method": "block_krylov"},
+    "block_lanczos": {"method": "block_lanczos"},
     "local_ritz": {"method": "local_ritz"},
     "local_ritz all+residual": {"method": "local_ritz", "proposal": "all+residual"},
 }  # fmt: skip

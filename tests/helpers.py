@@ -6,7 +6,7 @@ import numpy as np
 
 ENGINES = ["inline", "threads:3", "processes:2"]
 METHODS = ["local_power", "dpi", "one_shot", "uda", "wda", "aligned_average", "dr_svd"]
-METHODS += ["local_ritz", "block_krylov", "gram", "tsqr"]
+METHODS += ["local_ritz", "block_krylov", "block_lanczos", "gram", "tsqr"]
 EPS = np.finfo(float).eps
 
 

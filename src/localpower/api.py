@@ -19,7 +19,8 @@ import numpy as np
 
 from localpower.checkpoint import Checkpoint, fingerprint, load, save
 from localpower.core.alignment import ALIGNMENTS
-from localpower.core.certificate import ROUNDING, Certificate, certify, rayleigh_ritz
+from localpower.core.block_lanczos import BLOCK, block_lanczos
+from localpower.core.certificate import ROUNDING, Certificate, certify
 from localpower.core.engine import Engine
 from localpower.core.errors import ConvergenceWarning, DataError, DataHint
 from localpower.core.exact import gram, tsqr
@@ -60,6 +61,7 @@ IDENTITY = ("method", "rank", "width", "steps", "schedule", "align", "align_at",
             "tol", "wire", "center", "scale", "partition", "seed", "dtype")  # fmt: skip
 FINAL = ("angle", "residual", "stalled")  # reasons that more rounds would not change
 STALL = 6  # rounds without progress that end a run with local steps
+RITZ = ("local_ritz", "block_krylov", "block_lanczos")  # these certify, tolerance or not
 ITERATIVE = ("local_ritz", "block_krylov", "dpi", "local_power")
 TINY = 1e-14  # tolerance that is planned for where all rounds are to be done
 WIDE = 10, 1000  # columns per row, and columns, from which a transposed matrix is suspected
@@ -116,6 +118,9 @@ METHODS: dict[str, Callable[[Engine, np.random.Generator, Options], Iterator[Sta
     "one_shot": lambda e, rng, o: islice(_iterate(e, rng, o, constant(o.steps)), 1),
     "local_ritz": lambda e, rng, o: _ritz(e, rng, o, o.proposal),
     "block_krylov": lambda e, rng, o: _ritz(e, rng, o, "residual"),
+    "block_lanczos": lambda e, rng, o: block_lanczos(
+        e, _start(e, rng, o), o.rank, min(BLOCK, o.width) if o.start is None else o.width
+    ),
     "gram": lambda e, rng, o: gram(e, o.rank),
     "tsqr": lambda e, rng, o: tsqr(e, o.rank),
     "uda": lambda e, rng, o: uda(e, o.rank),
@@ -135,7 +140,7 @@ def svd(
     align: str | None = None,
     align_at: str | None = None,
     proposal: str | None = None,
-    warm: bool | None = None,
+    warm: bool = True,
     width: int | None = None,
     max_rounds: int = 30,
     max_bytes: float | None = None,
@@ -176,8 +181,9 @@ def svd(
         ``"one_shot"`` one round of `steps` steps (give it many). ``"uda"``, ``"wda"``,
         ``"aligned_average"`` and ``"dr_svd"`` are the one-shot baselines. Beyond the paper:
         ``"local_ritz"`` reaches a certified tolerance in a handful of rounds, ``"block_krylov"`` is
-        the same without local work; ``"tsqr"`` and ``"gram"`` are exact in one round of d(d+1)/2
-        words, the latter with half the digits.
+        the same without local work, and ``"block_lanczos"`` with narrow blocks: less work in more
+        rounds. ``"tsqr"`` and ``"gram"`` are exact in one round of d(d+1)/2 words, the latter with
+        half the digits.
     steps : int
         Local power iterations per round, p; 4 by default. With this or one of the next three, and
         no `method`, ``"local_power"`` is meant.
@@ -194,13 +200,13 @@ def svd(
     proposal : str
         What ``"local_ritz"`` makes its next block from: ``"anchor+residual"`` (the default),
         ``"all+residual"``, these without ``"+residual"``, or ``"residual"``.
-    warm : bool, optional
+    warm : bool
         Whether ``"local_ritz"`` and ``"block_krylov"`` begin with a round of many local steps: it
-        saves rounds, and takes work. By default they do, unless the method is chosen automatically
-        and work is what costs.
+        saves rounds, and takes work.
     width : int, optional
         Columns that are iterated, r, at least `rank`. By default that, or 5 more where the angle
-        to the answer is certified: by ``"local_ritz"``, ``"block_krylov"``, and if `tol` is given.
+        to the answer is certified: by ``"local_ritz"``, ``"block_krylov"``, ``"block_lanczos"``,
+        and if `tol` is given.
     max_rounds : int
         Rounds of the method at most.
     max_bytes, max_seconds : float, optional
@@ -285,14 +291,12 @@ def svd(
         _check_rank(options.rank, source)
         wide = min(options.rank + EXTRA, source.columns) if width is None else options.width
         if chosen:
-            method, usual, why = _choose(source, engine, workers, replace(options, width=wide),
-                                         goal, center, scale, wire)  # fmt: skip
-            options = replace(options, warm=usual)
+            method, why = _choose(source, engine, workers, replace(options, width=wide),
+                                  goal, center, scale, wire)  # fmt: skip
             if method == "local_power":  # not certified, unless asked for
                 goal = 0.0 if tol is None else goal
-        if warm is not None:
-            options = replace(options, warm=bool(warm))
-        if goal or method in ("local_ritz", "block_krylov"):
+        options = replace(options, warm=bool(warm))
+        if goal or method in RITZ:
             options = replace(options, width=wide)
         rounded = _narrow(wire, method, options.rank, goal, source.dtype)
         certified = goal > 0 or isinstance(options.schedule, Adaptive) or rounded is not None
@@ -349,9 +353,10 @@ def svd(
         outcome = _follow(states, metered, judge, callback, keeper, past)
         reason = _conclude(method, outcome, goal)
         run |= {"reason": reason, "residuals": outcome.residuals}
-        basis = outcome.state.basis
-        known = outcome.state.exact
-        if reason in FINAL and known is not None:  # what is certified, not what comes next
+        basis = outcome.state.answer().basis
+        known, last = outcome.state.exact, outcome.history[-1]
+        local = goal > 0 and last.steps > 1 and (last.angle or 1.0) < 1.0  # next may be worse
+        if (reason in FINAL or local) and known is not None:  # what is certified
             basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
         metered.phase = "factors"
         found = factors(metered, basis, options.rank)
@@ -454,8 +459,8 @@ def _choose(
     center: bool,
     scale: str | None,
     wire: str,
-) -> tuple[str, bool, str]:
-    """Take the cheapest way to the tolerance; say whether to start warm, and why it is."""
+) -> tuple[str, str]:
+    """Take the cheapest way to the tolerance, and say why it is."""
     problem = Problem(
         sizes=shard_sizes(source, workers, engine.size),
         columns=source.columns,
@@ -472,16 +477,13 @@ def _choose(
         flops=engine.flops,
         stored=reread(source),
     )
-    plan = costs(problem, None, AUTOMATIC if wire == "float64" else AUTOMATIC[:3])
-    how = plan.choice.options
-    if too_much(how["method"], problem.columns, problem.width, problem.entries):
-        need = size(work(how["method"], problem.columns, problem.width))
-        return (
-            "local_power",
-            True,
-            f"local_power: {how['method']} would hold {need} besides the rows",
-        )
-    return how["method"], how.get("warm", True), plan.why
+    known = [name for name in AUTOMATIC if wire == "float64" or name in ITERATIVE]
+    plan = costs(problem, None, known)
+    method = plan.choice.method
+    if too_much(method, problem.columns, problem.width, problem.entries):
+        need = size(work(method, problem.columns, problem.width))
+        return "local_power", f"local_power: {method} would hold {need} besides the rows"
+    return method, plan.why
 
 
 def _narrow(wire: str, method: str, rank: int, tol: float, kind: np.dtype[Any]) -> Narrow | None:
@@ -535,11 +537,12 @@ class Judge:
     ties: bool = True
 
     def certificate(self, state: State) -> Certificate | None:
-        """What the state tells of the basis that it has the exact image of."""
-        if state.exact is None:
+        """What the state tells of the basis whose residuals it knows."""
+        ritz = state.ritz()
+        if ritz is None:
             return None
         eps = max(self.eps, state.noise / ROUNDING)
-        return certify(*rayleigh_ritz(*state.exact), self.rank, self.trace, eps)
+        return certify(*ritz, len(state.basis), self.rank, self.trace, eps)
 
     def verdict(self, found: Certificate | None, history: Sequence[Record]) -> str | None:
         """Why to stop, if there is a reason."""
@@ -642,7 +645,7 @@ def _follow(
         steps, seen, before = state.steps, seen + traffic.hops, now
         history.append(record)
         reason = judge.verdict(found, history)
-        ended = callback is not None and bool(callback(record, state))
+        ended = callback is not None and bool(callback(record, state.answer()))
         point = Checkpoint(state, tuple(history), engine.ledger.phase("iterate").records, reason)
         keeper.keep(point, last=ended)
         if ended or reason is not None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from localpower.core.block_lanczos import LanczosState
 from localpower.core.errors import DataError
 from localpower.core.ledger import Round
 from localpower.core.linalg import Array
@@ -26,7 +27,7 @@ from localpower.core.local_ritz import RitzState
 from localpower.result import Record, replacing
 
 MAGIC = b"LPCK0001"
-STATES: dict[str, type[State]] = {"State": State, "RitzState": RitzState}
+STATES: dict[str, type[State]] = {kind.__name__: kind for kind in (State, RitzState, LanczosState)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

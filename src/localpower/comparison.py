@@ -390,9 +390,12 @@ class Watch:
         start = time.perf_counter()
         if self.angles and self.angles[-1] is None and state.exact is not None:
             self.angles[-1] = self._angle(rayleigh_ritz(*state.exact)[1])
-        ordered = isinstance(state, RitzState) and state.exact is not None
-        known = ordered or state.basis.shape[1] == self.answer.shape[1]
-        self.angles.append(self._angle(state.basis) if known else None)
+        basis: Array | None = state.basis
+        if record.steps > 1 and state.exact is not None and (record.angle or 1.0) < 1.0:
+            basis = rayleigh_ritz(*state.exact)[1]  # a run that ends here returns what is certified
+        elif not (isinstance(state, RitzState) and state.exact is not None):
+            basis = basis if state.basis.shape[1] == self.answer.shape[1] else None
+        self.angles.append(None if basis is None else self._angle(basis))
         self.spent.append(time.perf_counter() - start)
 
     def _angle(self, basis: Array) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from localpower.core.block_lanczos import BLOCK
 from localpower.core.ledger import Ledger, Round
 from localpower.core.linalg import Array, random_basis
 from localpower.core.local_power import State
@@ -40,6 +41,8 @@ EXTRA = 5  # columns beyond the rank, for the gap and for faster convergence
 STEPS = 4  # local steps of a round
 SAMPLE_FLOPS = 1e11  # that a plan may spend on looking at the data
 SMALL = 2000  # columns up to which all eigenvalues are taken
+READ = 40  # operations in the time in which an entry is brought from memory
+ONE_ROUND = ("gram", "tsqr")
 MOST_ROUNDS = 100_000
 START = 0.5  # size of each unwanted part in a random start, against the wanted ones
 LARGEST_LOSS = 1e-14  # tolerance below which a Gram matrix has lost too many digits
@@ -210,7 +213,7 @@ def plan(
     >>> import localpower as lp
     >>> plan = lp.plan((1_000_000, 5000), 10, workers=100, tol=1e-6, latency="wide area")
     >>> plan.choice.method, plan["gram"].bytes_up
-    ('block_krylov', 100100800.0)
+    ('block_lanczos', 100100800.0)
     """
     alpha, beta = _network(latency, bandwidth)
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(x, int) for x in data):
@@ -313,8 +316,8 @@ class Problem:
         return self.entries * max(self.sizes) / max(sum(self.sizes), 1)
 
     def product(self, width: float) -> float:
-        """Operations of a local product with so many columns."""
-        return 4 * self.share * width
+        """Operations of a local product with so many columns; few are not faster than memory."""
+        return self.share * max(4 * width, READ)
 
 
 def spectrum(source: Source, rank: int, center: bool, scale: str | None) -> tuple[Array, str]:
@@ -406,18 +409,23 @@ class Decay:
         gap = max(self.values[self.rank - 1] / beyond - 1, 1e-12)
         return float(np.arccosh(max(start / self.tol, 1.0)) / np.arccosh(1 + 2 * gap))
 
-    def krylov(self, warm: bool) -> int:
-        """Block Krylov; at the latest when its space is all there is."""
-        start = 0.1 if warm else sqrt(self.columns * self.rank)
-        return min(warm + ceil(0.7 * self.degree(start)) + (not warm), self._full(1) + warm)
+    def krylov(self) -> int:
+        """Block Krylov after a warm start; at the latest when its space is all there is."""
+        return min(1 + ceil(0.7 * self.degree(0.1)), self._full(self.width) + 1)
+
+    def lanczos(self, block: int) -> int:
+        """Narrow blocks from a random start: about 2.5 columns more for each that is asked for."""
+        rounds = 1 + 0.7 * self.degree(sqrt(self.columns * self.rank))
+        more = 2.5 * self.rank * (1 / block - 1 / self.width)
+        return min(ceil(rounds + more), ceil(self.columns / block))
 
     def ritz(self) -> int:
         """LocalRitz with blocks twice as wide after the first."""
-        return min(max(3, 1 + ceil(0.5 * self.degree(0.1))), 1 + self._full(2))
+        return min(max(3, 1 + ceil(0.5 * self.degree(0.1))), 1 + self._full(2 * self.width))
 
-    def _full(self, wide: int) -> int:
+    def _full(self, block: int) -> int:
         """Rounds after which the search space is all there is."""
-        return 1 + ceil(max(0, self.columns - self.width) / (wide * self.width))
+        return 1 + ceil(max(0, self.columns - self.width) / block)
 
 
 Way = tuple[dict[str, Any], list[Round], float, str, bool]
@@ -446,10 +454,10 @@ def _cost(
 
 def work(method: str, columns: int, width: int) -> float:
     """Bytes that a method holds besides the rows, at the coordinator and one worker."""
-    if method in ("gram", "tsqr"):
+    if method in ONE_ROUND:
         return 4 * columns**2 * 8
-    spaces = 2 * RESTART if method in ("local_ritz", "block_krylov") else 0
-    return (6 + spaces) * columns * width * 8
+    spaces = {"local_ritz": 2 * RESTART, "block_krylov": 2 * RESTART, "block_lanczos": RESTART + 1}
+    return (6 + spaces.get(method, 0)) * columns * width * 8
 
 
 def _round(task: Problem, name: str, down: float, up: float, bytes_each: int | None = None,
@@ -513,16 +521,20 @@ def _ritz_round(task: Problem) -> float:
     return 8.0 * task.columns * RESTART * task.width**2
 
 
-def _krylov(warm: bool) -> Callable[[Problem, Decay], Way]:
-    def way(task: Problem, decay: Decay) -> Way:
-        rounds, block = decay.krylov(warm), task.columns * task.width
-        records = [_round(task, "PowerSteps", block, block)] * rounds
-        products = rounds + (WARM_STEPS - 1) * warm
-        flops = products * task.product(task.width) + rounds * _ritz_round(task)
-        options = {"method": "block_krylov", "warm": warm}
-        return options, records, flops, "" if warm else "without warm start", True
+def _krylov(task: Problem, decay: Decay) -> Way:
+    rounds, block = decay.krylov(), task.columns * task.width
+    records = [_round(task, "PowerSteps", block, block)] * rounds
+    products = rounds + WARM_STEPS - 1
+    flops = products * task.product(task.width) + rounds * _ritz_round(task)
+    return {"method": "block_krylov"}, records, flops, "", True
 
-    return way
+
+def _lanczos(task: Problem, decay: Decay) -> Way:
+    wide = min(BLOCK, task.width)
+    rounds, block = decay.lanczos(wide), task.columns * wide
+    records = [_round(task, "PowerSteps", block, block)] * rounds
+    flops = rounds * (task.product(wide) + wide / task.width * _ritz_round(task))
+    return {"method": "block_lanczos"}, records, flops, "", True
 
 
 def _ritz(task: Problem, decay: Decay) -> Way:
@@ -583,8 +595,8 @@ def _dr_svd(task: Problem, decay: Decay) -> Way:
 
 WAYS: dict[str, Callable[[Problem, Decay], Way]] = {
     "local_ritz": _ritz,
-    "block_krylov": _krylov(warm=True),
-    "block_krylov cold": _krylov(warm=False),
+    "block_krylov": _krylov,
+    "block_lanczos": _lanczos,
     "gram": _exact("gram"),
     "tsqr": _exact("tsqr"),
     "dpi": _dpi,
@@ -594,7 +606,7 @@ WAYS: dict[str, Callable[[Problem, Decay], Way]] = {
     "aligned_average": _average("aligned_average"),
     "dr_svd": _dr_svd,
 }
-AUTOMATIC = ("local_ritz", "block_krylov", "block_krylov cold", "gram", "tsqr")
+AUTOMATIC = ("local_ritz", "block_krylov", "block_lanczos", "gram", "tsqr")
 LEAN = 1 << 30  # bytes of work from which it should not be many times what the rows take
 
 

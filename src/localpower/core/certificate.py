@@ -68,14 +68,14 @@ def ritz_turn(H: Array) -> tuple[Array, Array]:
     return values[::-1], turn[:, ::-1]
 
 
-def certify(values: Array, X: Array, G: Array, rank: int, trace: float, eps: float) -> Certificate:
-    """Judge the leading `rank` Ritz vectors; `trace` is that of B, `eps` that of its products.
+def certify(values: Array, R: Array, d: int, rank: int, trace: float, eps: float) -> Certificate:
+    """Judge the leading `rank` of the Ritz vectors whose `values` and residuals R are given.
 
-    With as many vectors as B has rows the next value is zero. With none beyond `rank` it is at most
-    what the trace leaves, and may be zero.
+    B is (d, d), `trace` is its trace, and `eps` the rounding of its products. Instead of R any
+    matrix with the same inner products will do. With d vectors the next value is zero. With none
+    beyond `rank` it is at most what the trace leaves, and may be zero.
     """
-    d, r = X.shape
-    R = G - X * values
+    r = R.shape[1]
     top = max(float(values[0]), np.finfo(float).tiny)
     floor = ROUNDING * eps * top
     norms = np.sqrt(np.square(R).sum(axis=0))

@@ -43,6 +43,17 @@ class State:
     noise: float = 0.0
     reference: tuple[Array, Array] | None = None
 
+    def ritz(self) -> tuple[Array, Array] | None:
+        """Ritz values and residuals, or a matrix with the same inner products, where known."""
+        if self.exact is None:
+            return None
+        values, X, G = rayleigh_ritz(*self.exact)
+        return values, G - X * values
+
+    def answer(self) -> State:
+        """The state as those outside of the method see it: its basis is what was found so far."""
+        return self
+
 
 def local_power(
     engine: Engine,

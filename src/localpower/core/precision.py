@@ -63,7 +63,8 @@ class Narrow:
         if exact is None:
             return None
         eps = max(self.eps, noise / ROUNDING)
-        return certify(*rayleigh_ritz(*exact), self.rank, 0.0, eps)
+        values, X, G = rayleigh_ritz(*exact)
+        return certify(values, G - X * values, len(X), self.rank, 0.0, eps)
 
     def tolerable(self, found: Certificate | None) -> float:
         """Rounding of a product of power iteration, relative, that does not matter now."""

@@ -1,0 +1,148 @@
+"""Block Lanczos (an extension of the paper): block Krylov in as little work as possible.
+
+Where a round costs little and work is what is paid for, on one machine, a block narrower than the
+columns that are asked for finds them with fewer products in all, if in more rounds. S is the space
+so far, orthonormal, Q the next block. A round multiplies Q and takes S and Q out of the product,
+``AᵀA Q = [S Q] H_Q + Q' L``: what is left is the next block. So ``AᵀA S = S H + Q' L E``, where E
+picks the last block, and a Ritz pair ``(θ, S t)`` has the residual ``Q' L t_last``. Its size is that
+of a column of a small matrix: neither the image of S nor the Ritz vectors are needed until the end.
+
+A block of b columns sees at most b of the vectors of a value that is there more often. Where b
+values are as good as the same, the rest of the start joins it; what is found then counts when that
+has had as many rounds as went before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from localpower.core.certificate import ROUNDING, ritz_turn
+from localpower.core.engine import Engine
+from localpower.core.linalg import Array
+from localpower.core.local_power import State
+from localpower.core.local_ritz import RESTART, VANISHED, Columns, outside
+from localpower.core.tasks import PowerSteps
+
+BLOCK = 4
+SAME = 0.01  # of a value: how near others are that count as the same
+RIPE = 0.5  # of a value: the residual from which it counts as one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LanczosState(State):
+    """A state of block Lanczos; `basis` is the random start, and `answer` has the Ritz vectors.
+
+    `projected` is ``SᵀAᵀA S``, of which the upper half counts; `following` is the next block and
+    `joint` the L that joins it to the last columns of S. Residuals count from the round `trusted`.
+    `block` is how many columns of the start were the first block.
+    """
+
+    block: int = BLOCK
+    trusted: int = 0
+    space: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    projected: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    following: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    joint: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def ritz(self) -> tuple[Array, Array] | None:
+        """Ritz values and residuals, from when they count."""
+        few = self.space.shape[1] < self.basis.shape[1]
+        early = self.round < self.trusted and self.following.shape[1] > 0
+        return None if few or early else self.residuals()
+
+    def residuals(self) -> tuple[Array, Array]:
+        """Ritz values, and residuals as coordinates in the next block, of at most r vectors."""
+        values, turn = ritz_turn(self.projected.T)
+        turn = turn[-self.joint.shape[1] :, : self.basis.shape[1]]
+        return values[: self.basis.shape[1]], self.joint @ turn
+
+    def answer(self) -> State:
+        """The Ritz vectors, filled up from the start as long as there are too few."""
+        width = self.basis.shape[1]
+        X = self.space @ ritz_turn(self.projected.T)[1][:, :width]
+        if X.shape[1] < width:
+            X = np.hstack([X, outside(self.basis, X, 0.0)])[:, :width]
+        return State(X.astype(self.basis.dtype, copy=False), self.round, self.steps)
+
+
+def block_lanczos(
+    engine: Engine, state: State, rank: int, block: int = BLOCK
+) -> Iterator[LanczosState]:
+    """Run block Lanczos from `state`, for `rank` vectors, and yield the state after every round.
+
+    The basis of `state`, (d, r), is the random start, whose first `block` columns are the first
+    block; or it is a `LanczosState` to go on from.
+    """
+    start = state.basis
+    d, width = start.shape
+    eps = float(np.finfo(engine.dtype).eps)
+    if not isinstance(state, LanczosState):
+        state = LanczosState(start, block=block, space=np.zeros((d, 0)), following=start[:, :block])
+    space = Columns(state.space, (RESTART + 1) * width)
+    while state.following.shape[1]:
+        Q = np.ascontiguousarray(state.following, engine.dtype)
+        W = engine.sum(PowerSteps(Q, 1)).product.astype(np.float64)
+        S = space.append(Q)
+        c, b = S.shape[1], Q.shape[1]
+        H = np.zeros((c, c))
+        H[: c - b, : c - b] = state.projected
+        for _ in range(2):
+            inside = S.T @ W
+            W -= S @ inside
+            H[:, c - b :] += inside
+        values, turn = ritz_turn(H.T)
+        left, joint = _next_block(W, S, ROUNDING * eps * float(values[0]), eps)
+        state = LanczosState(
+            basis=start,
+            round=state.round + 1,
+            steps=state.steps + 1,
+            block=state.block,
+            trusted=state.trusted,
+            space=S,
+            projected=H,
+            following=left,
+            joint=joint,
+        )
+        ended = not left.shape[1] and c < width
+        if not state.trusted and state.block < width and (ended or _repeated(state, rank, eps)):
+            rest = outside(np.hstack([left, start[:, state.block :]]), S, VANISHED * eps)
+            state = replace(state, following=rest, trusted=2 * state.round)
+        if c + state.following.shape[1] > RESTART * width:
+            state = _restarted(state, turn[:, : RESTART * width // 2])
+            space = Columns(state.space, (RESTART + 1) * width)
+        yield state
+
+
+def _next_block(W: Array, S: Array, floor: float, eps: float) -> tuple[Array, Array]:
+    """Factor what is left of a product, ``W = Q'L``, with Q' orthogonal to S to all digits."""
+    U, sizes, Vt = np.linalg.svd(W, full_matrices=False)
+    count = min(int((sizes > floor).sum()), S.shape[0] - S.shape[1])
+    small = int((sizes[:count] > sizes[0] / 4).sum())  # from here on, rounding of W is in U
+    U[:, small:count] -= S @ (S.T @ U[:, small:count])
+    if count and sizes[count - 1] < np.sqrt(eps) * sizes[0]:
+        return outside(U[:, :count], S, VANISHED * eps), sizes[:, None] * Vt
+    return U[:, :count], sizes[:, None] * Vt
+
+
+def _repeated(state: LanczosState, rank: int, eps: float) -> bool:
+    """Whether as many values as a block has columns are about the same, of those asked for."""
+    values, R = state.residuals()
+    apart = state.block - 1
+    ripe = np.linalg.norm(R, axis=0) <= RIPE * values
+    first, last = values[: len(values) - apart][:rank], values[apart:][:rank]
+    same = (last >= (1 - SAME) * first) & (first > ROUNDING * eps * values[0])
+    return bool((same & ripe[apart:][:rank]).any())
+
+
+def _restarted(state: LanczosState, turn: Array) -> LanczosState:
+    """Keep the leading Ritz vectors alone; each is joined to the next block by its residual."""
+    values = ritz_turn(state.projected.T)[0][: turn.shape[1]]
+    return replace(
+        state,
+        space=state.space @ turn,
+        projected=np.diag(values),
+        joint=state.joint @ turn[-state.joint.shape[1] :],
+    )
