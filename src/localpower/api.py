@@ -37,7 +37,7 @@ from localpower.core.schedule import Adaptive, Schedule, constant, parse
 from localpower.core.shard import Shard, is_sparse
 from localpower.data import partition as partitions
 from localpower.data.partition import PARTITIONS, Partition
-from localpower.data.source import Source, open_source
+from localpower.data.source import Source, held, open_source, pieces_of
 from localpower.engines.registry import connect
 from localpower.engines.wrappers import Metered
 from localpower.planning import (
@@ -156,7 +156,7 @@ def svd(
     shuffle: bool = False,
     memory: int | str | None = None,
     cache: str | os.PathLike[str] | None = None,
-    engine: str | Engine = "threads",
+    engine: Any = "threads",
     center: bool = False,
     scale: str | None = None,
     return_u: bool = False,
@@ -241,9 +241,12 @@ def svd(
     cache : path, optional
         Folder that keeps what was parsed of text and packed files, for the next run. By default
         it is kept in memory, or in temporary files if that is too small.
-    engine : str or Engine
-        ``"threads"``, ``"processes"``, ``"inline"``, with a number as in ``"processes:4"``; or an
-        engine from `connect`, which is left open.
+    engine : str, Engine, or an open client, session or communicator
+        ``"threads"``, ``"processes"``, ``"inline"``, with a number as in ``"processes:4"``;
+        ``"dask"``, ``"ray"``, ``"spark"``, ``"mpi"``, or an address of one as in
+        ``"dask://host:8786"``; a Dask client, Spark session or MPI communicator, which is used as
+        it is; or an engine from `connect`, which is left open. Data of an engine's own kind stay
+        where they are.
     center : bool
         Subtract the mean of all rows.
     scale : {None, "max", "minmax", "std"}
@@ -280,107 +283,124 @@ def svd(
     center = bool(center)
     how = "shuffled" if shuffle and partition == "contiguous" else _partition(partition)
     seed, generator = _random(rng)
-    with ExitStack() as stack:
-        if not isinstance(engine, Engine):
-            engine = stack.enter_context(connect(engine))
-        source = open_source(data, memory=memory, cache=cache, shards=workers)
-        if source is not data:
-            stack.callback(source.close)
-        chosen = method == "auto"
-        goal = (tolerance(source.dtype) if chosen else 0.0) if tol is None else float(tol)
-        _check_rank(options.rank, source)
-        wide = min(options.rank + EXTRA, source.columns) if width is None else options.width
-        if chosen:
-            method, why = _choose(source, engine, workers, replace(options, width=wide),
-                                  goal, center, scale, wire)  # fmt: skip
-            if method == "local_power":  # not certified, unless asked for
-                goal = 0.0 if tol is None else goal
-        options = replace(options, warm=bool(warm))
-        if goal or method in RITZ:
-            options = replace(options, width=wide)
-        rounded = _narrow(wire, method, options.rank, goal, source.dtype)
-        certified = goal > 0 or isinstance(options.schedule, Adaptive) or rounded is not None
-        options = replace(options, certify=certified, narrow=rounded)
-        _check_fit(method, options, source)
-        shuffler = generator if how == "contiguous" else generator.spawn(1)[0]
-        at_once = engine.size if workers else _useful(engine.size, source, options.width)
-        shards = partitions.partition(source, workers, how, shuffler, at_once)
-        metered = Metered(engine)
-        metered.place(shards.shards)
 
-        columns_ = _describe(metered, source, shards, center, scale)
-        kernels = prepare(metered, columns_, _products(method, options, max_rounds), options.width)
-        run = {
-            "version": __version__,
-            "method": method,
-            "why": why,
-            "rank": options.rank,
-            "width": options.width,
-            "steps": options.steps,
-            "schedule": _named(schedule),
-            "align": options.align,
-            "align_at": options.align_at,
-            "proposal": options.proposal,
-            "warm": options.warm,
-            "max_rounds": max_rounds,
-            "tol": goal,
-            "wire": wire,
-            "workers": len(shards.shards),
-            "partition": how,
-            "memory": source.memory,
-            "kept": shards.shards[0].keep,
-            "kernels": dict(kernels),
-            "engine": type(engine).__name__.lower(),
-            "center": center,
-            "scale": scale,
-            "seed": seed,
-            "rows": source.rows,
-            "columns": source.columns,
-            "dtype": source.dtype.name,
-        }
-        metered.phase = "iterate"
-        keeper = Keeper(checkpoint, every, _identity(run, metered, columns_))
-        past = keeper.found() if resume else None
-        start = _warm(warm_start, metered, options.width) if past is None else past.state
-        states = METHODS[method](metered, generator, replace(options, start=start))
-        doubtful = chosen and method == "gram"
-        if doubtful:  # where that loses too many digits, the other way
-            again = (replace(state, round=2) for state in tsqr(metered, options.rank))
-            states = chain(states, again)
-        eps = float(np.finfo(source.dtype).eps)
-        trace = columns_.trace(source.rows)
-        judge = Judge(options.rank, goal, trace, eps, max_rounds, *limits, ties=not doubtful)
-        outcome = _follow(states, metered, judge, callback, keeper, past)
-        reason = _conclude(method, outcome, goal)
-        run |= {"reason": reason, "residuals": outcome.residuals}
-        basis = outcome.state.answer().basis
-        known, last = outcome.state.exact, outcome.history[-1]
-        local = goal > 0 and last.steps > 1 and (last.angle or 1.0) < 1.0  # next may be worse
-        if (reason in FINAL or local) and known is not None:  # what is certified
-            basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
-        metered.phase = "factors"
-        found = factors(metered, basis, options.rank)
-        U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
+    def run(engine: Engine) -> Result:
+        nonlocal method, options, why
+        with ExitStack() as stack:
+            if engine.takes(data):
+                if workers is not None or how != "contiguous":
+                    raise ValueError(
+                        "workers= and partition= cut rows anew, and these stay where they are: "
+                        "leave them out, or cut the data before"
+                    )
+                source = held(engine.adopt(data, pieces_of), "data", memory)
+            else:
+                source = open_source(data, memory=memory, cache=cache, shards=workers)
+            if source is not data:
+                stack.callback(source.close)
+            chosen = method == "auto"
+            goal = (tolerance(source.dtype) if chosen else 0.0) if tol is None else float(tol)
+            _check_rank(options.rank, source)
+            wide = min(options.rank + EXTRA, source.columns) if width is None else options.width
+            if chosen:
+                method, why = _choose(source, engine, workers, replace(options, width=wide),
+                                      goal, center, scale, wire)  # fmt: skip
+                if method == "local_power":  # not certified, unless asked for
+                    goal = 0.0 if tol is None else goal
+            options = replace(options, warm=bool(warm))
+            if goal or method in RITZ:
+                options = replace(options, width=wide)
+            rounded = _narrow(wire, method, options.rank, goal, source.dtype)
+            certified = goal > 0 or isinstance(options.schedule, Adaptive) or rounded is not None
+            options = replace(options, certify=certified, narrow=rounded)
+            _check_fit(method, options, source)
+            shuffler = generator if how == "contiguous" else generator.spawn(1)[0]
+            at_once = engine.size if workers else _useful(engine.size, source, options.width)
+            shards = partitions.partition(source, workers, how, shuffler, at_once)
+            metered = Metered(engine)
+            metered.place(shards.shards)
 
-    ratio, variance = _explained(found, columns_, source.rows, center)
+            columns_ = _describe(metered, source, shards, center, scale)
+            kernels = prepare(
+                metered, columns_, _products(method, options, max_rounds), options.width
+            )
+            run = {
+                "version": __version__,
+                "method": method,
+                "why": why,
+                "rank": options.rank,
+                "width": options.width,
+                "steps": options.steps,
+                "schedule": _named(schedule),
+                "align": options.align,
+                "align_at": options.align_at,
+                "proposal": options.proposal,
+                "warm": options.warm,
+                "max_rounds": max_rounds,
+                "tol": goal,
+                "wire": wire,
+                "workers": len(shards.shards),
+                "partition": how,
+                "memory": source.memory,
+                "kept": shards.shards[0].keep,
+                "kernels": dict(kernels),
+                "engine": type(engine).__name__.lower(),
+                "center": center,
+                "scale": scale,
+                "seed": seed,
+                "rows": source.rows,
+                "columns": source.columns,
+                "dtype": source.dtype.name,
+            }
+            metered.phase = "iterate"
+            keeper = Keeper(checkpoint, every, _identity(run, metered, columns_))
+            past = keeper.found() if resume else None
+            start = _warm(warm_start, metered, options.width) if past is None else past.state
+            states = METHODS[method](metered, generator, replace(options, start=start))
+            doubtful = chosen and method == "gram"
+            if doubtful:  # where that loses too many digits, the other way
+                again = (replace(state, round=2) for state in tsqr(metered, options.rank))
+                states = chain(states, again)
+            eps = float(np.finfo(source.dtype).eps)
+            trace = columns_.trace(source.rows)
+            judge = Judge(options.rank, goal, trace, eps, max_rounds, *limits, ties=not doubtful)
+            outcome = _follow(states, metered, judge, callback, keeper, past)
+            reason = _conclude(method, outcome, goal)
+            run |= {"reason": reason, "residuals": outcome.residuals}
+            basis = outcome.state.answer().basis
+            known, last = outcome.state.exact, outcome.history[-1]
+            local = goal > 0 and last.steps > 1 and (last.angle or 1.0) < 1.0  # next may be worse
+            if (reason in FINAL or local) and known is not None:  # what is certified
+                basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
+            metered.phase = "factors"
+            found = factors(metered, basis, options.rank)
+            U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
 
-    def narrow(x: Array) -> Array:
-        with np.errstate(over="ignore"):  # variances of huge data may be infinite
-            return x.astype(source.dtype, copy=False)
+        ratio, variance = _explained(found, columns_, source.rows, center)
 
-    return Result(
-        components=narrow(found.V.T),
-        singular_values=narrow(np.ldexp(found.singular_values.astype(float), columns_.exponent)),
-        U=U,
-        basis=basis,
-        mean=None if columns_.shift is None else narrow(columns_.shift),
-        scale=None if columns_.scale is None else narrow(columns_.scale),
-        explained_variance=narrow(variance),
-        explained_variance_ratio=narrow(ratio),
-        history=outcome.history,
-        ledger=metered.ledger,
-        run=run,
-    )
+        def narrow(x: Array) -> Array:
+            with np.errstate(over="ignore"):  # variances of huge data may be infinite
+                return x.astype(source.dtype, copy=False)
+
+        return Result(
+            components=narrow(found.V.T),
+            singular_values=narrow(
+                np.ldexp(found.singular_values.astype(float), columns_.exponent)
+            ),
+            U=U,
+            basis=basis,
+            mean=None if columns_.shift is None else narrow(columns_.shift),
+            scale=None if columns_.scale is None else narrow(columns_.scale),
+            explained_variance=narrow(variance),
+            explained_variance_ratio=narrow(ratio),
+            history=outcome.history,
+            ledger=metered.ledger,
+            run=run,
+        )
+
+    with ExitStack() as around:
+        home = engine if isinstance(engine, Engine) else around.enter_context(connect(engine))
+        return home.lead(lambda: run(home), data, pieces_of)
 
 
 def pca(data: Any, rank: int, *, center: bool = True, **options: Any) -> Result:

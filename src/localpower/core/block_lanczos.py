@@ -4,8 +4,8 @@ Where a round costs little and work is what is paid for, on one machine, a block
 columns that are asked for finds them with fewer products in all, if in more rounds. S is the space
 so far, orthonormal, Q the next block. A round multiplies Q and takes S and Q out of the product,
 ``AᵀA Q = [S Q] H_Q + Q' L``: what is left is the next block. So ``AᵀA S = S H + Q' L E``, where E
-picks the last block, and a Ritz pair ``(θ, S t)`` has the residual ``Q' L t_last``. Its size is that
-of a column of a small matrix: neither the image of S nor the Ritz vectors are needed until the end.
+picks the last block, and a Ritz pair ``(θ, S t)`` has the residual ``Q' L t_last``. Its size is
+that of a column of a small matrix: neither the image of S nor Ritz vectors are formed until then.
 
 A block of b columns sees at most b of the vectors of a value that is there more often. Where b
 values are as good as the same, the rest of the start joins it; what is found then counts when that

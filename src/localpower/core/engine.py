@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 
+from localpower.core.errors import WorkerLost
 from localpower.core.linalg import fold
-from localpower.core.shard import Shard
+from localpower.core.shard import Held, Piece, Shard
 from localpower.core.tasks import Task
 
 R = TypeVar("R")
@@ -19,15 +20,19 @@ R = TypeVar("R")
 class Engine(ABC):
     """Holds shards and runs tasks on them.
 
-    An adapter writes `place`, `map` and `close`. After `place`, `rows` tells how many rows each
-    shard has, `columns` and `dtype` what all have. Placing again replaces the shards.
-    `latency` (seconds of a hop), `bandwidth` (bytes a second) and `flops` (operations a second of
-    a worker) are what the automatic choice of a method reckons with; set them if you know better.
+    An adapter writes `place`, `map` and `close`; `sum` if it can add on the way, `takes` and
+    `adopt` if it has data of its own kind, `heal` if it can bring back what was lost. After
+    `place`, `rows` tells how many rows each shard has, `columns` and `dtype` what all have. Placing
+    again replaces the shards. No call waits longer than `deadline` seconds for a reply, if that is
+    set. `latency` (seconds of a hop), `bandwidth` (bytes a second) and `flops` (operations a second
+    of a worker) are what the automatic choice of a method reckons with; set them if you know
+    better.
     """
 
     latency = 1e-4
     bandwidth = 5e9
     flops = 3e10
+    deadline: float | None = None
     rows: Sequence[int] = ()
     columns: int = 0
     dtype: np.dtype[Any] = np.dtype(np.float64)
@@ -51,10 +56,34 @@ class Engine(ABC):
         """Shard numbers in `order`, by default all of them."""
         return range(len(self.rows)) if order is None else list(order)
 
-    @property
-    def bytes_read(self) -> int:
-        """What workers have read from files so far, where the engine can tell."""
-        return 0
+    def takes(self, data: Any) -> bool:
+        """Tell data whose rows this engine can work on where they are."""
+        return False
+
+    def adopt(self, data: Any, open_block: Callable[[Any], tuple[Piece, ...]]) -> Sequence[Held]:
+        """Keep such data where they are, as one shard per block, for `place`.
+
+        `open_block` makes pieces of a block; it is called where the block is.
+        """
+        raise NotImplementedError
+
+    def lead(
+        self, run: Callable[[], R], data: Any, open_block: Callable[[Any], tuple[Piece, ...]]
+    ) -> R:
+        """Run a method with this engine and return its result.
+
+        Where every process runs the same program, one does so; all others open their part of the
+        `data`, serve it, and return the same result.
+        """
+        return run()
+
+    def heal(self, numbers: Sequence[int]) -> None:
+        """Make these shards usable after a round that failed: bring back those that were lost.
+
+        They are prepared as they were by the last task that `lasts`. Raises `EngineError` if that
+        cannot be done.
+        """
+        raise WorkerLost(f"shards {list(numbers)} cannot be brought back by this engine")
 
     def anchor_first(self) -> list[int]:
         """All shard numbers, the anchor before the others: the one with the most rows."""

@@ -6,6 +6,7 @@
     ├── DataError (ValueError)        rows that cannot be used: not finite, torn file, bad line
     ├── EngineError (RuntimeError)
     │   ├── WorkerLost                a worker is gone: killed, crashed, out of memory
+    │   ├── WorkerLate                a worker did not reply within the deadline
     │   └── WorkerFailed              a worker is there, but its task raised
     ├── WireError                     a message that does not follow the format
     └── MissingExtra (ImportError)    an optional library is not installed
@@ -37,6 +38,10 @@ class EngineError(LocalPowerError, RuntimeError):
 
 class WorkerLost(EngineError):
     """A worker ended before it replied."""
+
+
+class WorkerLate(EngineError):
+    """A worker did not reply within the deadline."""
 
 
 class WorkerFailed(EngineError):

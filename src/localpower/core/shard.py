@@ -213,6 +213,19 @@ class StoredCSR:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """Rows that an engine holds already, and that it alone can reach, by their `handle`.
+
+    `nnz` is how many numbers a product touches.
+    """
+
+    handle: Any
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    nnz: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Shard:
     """Consecutive rows of the data in `pieces`: arrays, CSR matrices, or files of either.
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS
+from localpower.core.ledger import weigh
 from localpower.core.linalg import Array, orth, orth_step, qr, triangular
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.moments import Moments, moments
@@ -22,9 +23,14 @@ R = TypeVar("R")
 
 
 class Task(Generic[R]):
-    """What is sent to the shards."""
+    """What is sent to the shards.
+
+    One that `lasts` changes the shard for all tasks to come; it is repeated where a shard has to be
+    placed again.
+    """
 
     __slots__ = ()
+    lasts: ClassVar[bool] = False
 
     def __call__(self, matrix: LocalMatrix) -> R:
         """Do the work on one shard."""
@@ -44,6 +50,52 @@ class Scatter(Task[R]):
     def for_shard(self, number: int) -> Task[R]:
         """Return the task of shard `number`."""
         return self.tasks[number]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighed(Generic[R]):
+    """A reply, or a sum of `count` of them: their words and bytes, what was read from files.
+
+    `key` is that of the task, so that a reply to another one is not taken for it.
+    """
+
+    content: R
+    words: int
+    size: int
+    read: int
+    count: int
+    key: str
+
+    def __add__(self, other: Weighed[R]) -> Weighed[R]:
+        return Weighed(
+            self.content + other.content,  # type: ignore[operator]
+            self.words + other.words,
+            self.size + other.size,
+            self.read + other.read,
+            self.count + other.count,
+            self.key if self.key == other.key else "",
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weigh(Task[Weighed[R]]):
+    """A task whose replies are weighed where they are made; `key` names the round and attempt."""
+
+    task: Task[R]
+    key: str = ""
+
+    @property
+    def lasts(self) -> bool:  # type: ignore[override]
+        return self.task.lasts
+
+    def for_shard(self, number: int) -> Task[Weighed[R]]:
+        mine = self.task.for_shard(number)
+        return self if mine is self.task else Weigh(mine, self.key)
+
+    def __call__(self, matrix: LocalMatrix) -> Weighed[R]:
+        before = matrix.bytes_read
+        content = self.task(matrix)
+        return Weighed(content, *weigh(content), matrix.bytes_read - before, 1, self.key)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,6 +235,7 @@ class Prepare(Task[Kernel]):
     About `products` products with (d, `width`) matrices are to come; the shard chooses how.
     """
 
+    lasts: ClassVar[bool] = True
     shift: Array | None
     factor: Array | float
     exponent: int = 0

@@ -33,7 +33,7 @@ MESSAGES: dict[str, type] = {
     for kind in (
         *(tasks.Describe, tasks.Prepare, tasks.PowerSteps, tasks.Triangle, tasks.LeftVectors),
         *(tasks.ProjectRows, tasks.TopVectors, tasks.Refine),
-        *(tasks.GramTriangle, tasks.LocalTriangle),
+        *(tasks.GramTriangle, tasks.LocalTriangle, tasks.Weigh, tasks.Weighed),
         *(Moments, tasks.Done, tasks.Kernel, tasks.Product, tasks.Factor, tasks.Rows),
         *(tasks.Eigenvectors, tasks.Proposal, tasks.PackedSum, tasks.PackedTriangle),
         *(Shard, Stored, StoredCSR),

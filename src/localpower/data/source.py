@@ -16,7 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint
-from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed, cut, is_stored, stamp
+from localpower.core.shard import (
+    Held,
+    Piece,
+    Shard,
+    Stored,
+    StoredCSR,
+    check_compressed,
+    cut,
+    is_stored,
+    stamp,
+)
 from localpower.data.arrow import read_arrow, read_parquet
 from localpower.data.blocks import Block, Options, choose
 from localpower.data.csv import read_csv
@@ -218,6 +228,23 @@ def open_source(
             "give at least one"
         )
     return source
+
+
+def pieces_of(block: Any) -> tuple[Piece, ...]:
+    """Rows of one block, as pieces of a shard; it may be without rows."""
+    return _table(block, "a block", Options(), Room(budget(None))).pieces
+
+
+def held(parts: Sequence[Held], name: str, memory: int | str | None) -> Source:
+    """Rows that an engine holds, one shard for each part."""
+    widths = {part.shape[1] for part in parts}
+    if len(widths) != 1 or not sum(part.shape[0] for part in parts):
+        shapes = ", ".join(str(part.shape) for part in parts[:5])
+        raise DataError(f"{name}: blocks of {shapes} are no rows of one matrix")
+    tables = tuple(Table((part,), part.shape[1]) for part in parts)
+    names = tuple(f"{name}, shard {number}" for number in range(len(parts)))
+    size = budget(memory)
+    return Source(tables, names, True, _work_type(list(tables), Options()), size, Room(size))
 
 
 def is_list_of_blocks(data: Any) -> bool:

@@ -28,10 +28,6 @@ class Inline(Engine):
         for number in self.numbers(order):
             yield task.for_shard(number)(self._matrices[number])
 
-    @property
-    def bytes_read(self) -> int:
-        return sum(matrix.bytes_read for matrix in self._matrices)
-
     def close(self) -> None:
         self._matrices = []
         super().close()

@@ -158,7 +158,6 @@ class Processes(Engine):
     def place(self, shards: Sequence[Shard]) -> None:
         self.close()
         super().place(shards)
-        self._read: dict[int, int] = {}
         for _ in range(min(self._size, len(shards))):
             self._channels.append(Channel())
         for number in range(len(shards)):
@@ -169,14 +168,7 @@ class Processes(Engine):
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
-        replies = self._converse(self._messages(task, numbers), numbers)
-        for number, reply in zip(numbers, replies, strict=True):
-            self._read[number] = reply.bytes_read
-            yield reply.content
-
-    @property
-    def bytes_read(self) -> int:
-        return sum(self._read.values())
+        return self._converse(self._messages(task, numbers), numbers)
 
     def close(self) -> None:
         _kill(self._channels)

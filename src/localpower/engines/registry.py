@@ -1,38 +1,27 @@
-"""From an engine's address to the engine."""
+"""From an engine's address, or from what the user has open already, to the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 from localpower.core.engine import Engine
+from localpower.core.errors import MissingExtra
 
-
-def _inline(size: int | None) -> Engine:
-    from localpower.engines.inline import Inline
-
-    return Inline()
-
-
-def _threads(size: int | None) -> Engine:
-    from localpower.engines.threads import Threads
-
-    return Threads(size)
-
-
-def _processes(size: int | None) -> Engine:
-    from localpower.engines.processes import Processes
-
-    return Processes(size)
-
-
-ENGINES: dict[str, Callable[[int | None], Engine]] = {
-    "inline": _inline,
-    "threads": _threads,
-    "processes": _processes,
+LOCAL = ("inline", "threads", "processes")  # with a number of workers, but for the first
+REMOTE = ("dask", "ray", "spark", "mpi")  # with an address, or a local one is started
+OBJECTS = {  # what users have open, by the package and name of its type
+    ("distributed", "Client"): "dask",
+    ("mpi4py", "Comm"): "mpi",
+    ("mpi4py", "Intracomm"): "mpi",
+    ("pyspark", "SparkSession"): "spark",
+    ("pyspark", "SparkContext"): "spark",
 }
+NEEDED = {"dask": "distributed", "ray": "ray", "spark": "pyspark", "mpi": "mpi4py"}
 
 
-def connect(address: str) -> Engine:
+def connect(address: Any) -> Engine:
     """Open an engine, to be used for several calls and closed by the caller.
 
     It keeps the last data it worked on until it is closed; ``"threads"`` also keeps BLAS at one
@@ -40,9 +29,14 @@ def connect(address: str) -> Engine:
 
     Parameters
     ----------
-    address : str
+    address
         ``"inline"`` (one shard after the other), ``"threads"`` (the default of `svd`) or
         ``"processes"``; the latter two with a number of workers if wanted: ``"processes:4"``.
+        ``"dask"``, ``"ray"`` or ``"spark"`` start a local cluster, also with a number of workers,
+        and stop it when they are closed; ``"dask://host:8786"``, ``"ray://host:10001"`` and
+        ``"spark://host:7077"`` are clusters that run already, and ``"mpi"`` is the job that this
+        process is part of. A `distributed.Client`, a `SparkSession` or an MPI communicator is used
+        as it is, and never closed.
 
     Examples
     --------
@@ -52,10 +46,31 @@ def connect(address: str) -> Engine:
     >>> result.singular_values
     array([4.])
     """
-    name, colon, size = address.partition(":") if isinstance(address, str) else ("", "", "")
-    if name not in ENGINES or (colon and not (size.isdecimal() and int(size) > 0)):
-        raise ValueError(
-            f"engine={address!r} is not known: take one of {', '.join(ENGINES)}, with a number of "
-            "workers as in 'processes:4' if wanted, or an open engine from localpower.connect"
-        )
-    return ENGINES[name](int(size) if size else None)
+    if isinstance(address, Engine):
+        return address
+    if isinstance(address, str):
+        name, colon, rest = address.partition(":")
+        size = int(rest) if rest.isdecimal() else 0
+        if name in LOCAL and (not colon or size):
+            return _engine(name)(size) if name != "inline" else _engine(name)()
+        if name in REMOTE and (not colon or size or rest.startswith("//")):
+            return _engine(name)(address if rest.startswith("//") else None, size or None)
+    for kind in type(address).__mro__:
+        if (known := (kind.__module__.partition(".")[0], kind.__name__)) in OBJECTS:
+            return _engine(OBJECTS[known])(address, None)
+    raise ValueError(
+        f"engine={address!r} is not known: take one of {', '.join((*LOCAL, *REMOTE))}, with a "
+        "number of workers as in 'processes:4' or an address as in 'dask://host:8786' if wanted; "
+        "an open Client, SparkSession or communicator; or an engine from localpower.connect"
+    )
+
+
+def _engine(name: str) -> Callable[..., Engine]:
+    try:
+        module = import_module(f"localpower.engines.{name}")
+    except ImportError as error:
+        if name in LOCAL or (error.name or "").partition(".")[0] == "localpower":
+            raise
+        raise MissingExtra(f"engine={name!r}", name) from error
+    kind: Callable[..., Engine] = getattr(module, name.title())
+    return kind

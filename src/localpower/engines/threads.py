@@ -57,10 +57,6 @@ class Threads(Engine):
             for future in waiting:
                 future.cancel()
 
-    @property
-    def bytes_read(self) -> int:
-        return sum(matrix.bytes_read for matrix in self._matrices)
-
     def close(self) -> None:
         self._open.close()
         self._matrices = []

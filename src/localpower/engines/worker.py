@@ -45,15 +45,6 @@ class Run:
 
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
-class Reply:
-    """A task's reply, and what the shard has read from files so far."""
-
-    content: Any
-    bytes_read: int
-
-
-@wire.register
-@dataclass(frozen=True, slots=True, eq=False)
 class Failure:
     """What a worker replies when a task raised; `complaint` if it was about the data."""
 
@@ -75,8 +66,7 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
             continue
         for number in message.numbers:
             try:
-                content = message.task(matrices[number])
-                reply: Reply | Failure = Reply(content, matrices[number].bytes_read)
+                reply = message.task(matrices[number])
             except DataError as error:
                 reply = Failure(traceback.format_exc(), str(error))
             except Exception:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from localpower.core.engine import Engine
 from localpower.core.ledger import Ledger, Round, weigh
 from localpower.core.shard import Shard
-from localpower.core.tasks import Scatter, Task
+from localpower.core.tasks import Done, Scatter, Task, Weigh, Weighed
 
 R = TypeVar("R")
 
@@ -35,45 +35,43 @@ class Metered(Engine):
     def size(self) -> int:
         return self._engine.size
 
-    @property
-    def bytes_read(self) -> int:
-        return self._engine.bytes_read
-
     def place(self, shards: Sequence[Shard]) -> None:
         super().place(shards)
         self._engine.place(shards)
 
+    def takes(self, data: Any) -> bool:
+        return self._engine.takes(data)
+
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
-        replies, read = [], self.bytes_read
-        for reply in self._engine.map(task, numbers):
-            replies.append(weigh(reply))
-            yield reply
-        self._enter(task, numbers, replies, self.bytes_read - read)
+        account = Weighed(Done(), 0, 0, 0, 0, "")
+        for reply in self._engine.map(Weigh(task), numbers):
+            account += Weighed(Done(), reply.words, reply.size, reply.read, reply.count, "")
+            yield reply.content
+        self._enter(task, numbers, account)
+
+    def sum(self, task: Task[R]) -> R:
+        total = self._engine.sum(Weigh(task))
+        self._enter(task, self.numbers(), total)
+        return total.content
 
     def close(self) -> None:
         self._engine.close()
         super().close()
 
-    def _enter(
-        self,
-        task: Task[Any],
-        numbers: Sequence[int],
-        replies: Sequence[tuple[int, int]],
-        read: int,
-    ) -> None:
+    def _enter(self, task: Task[Any], numbers: Sequence[int], replies: Weighed[Any]) -> None:
         sent = [weigh(task.for_shard(number)) for number in numbers]
         name = type(task.for_shard(numbers[0]) if isinstance(task, Scatter) else task).__name__
         self._rounds.append(
             Round(
                 phase=self.phase,
                 task=name,
-                messages=len(sent) + len(replies),
-                words_up=sum(words for words, _ in replies),
+                messages=len(sent) + replies.count,
+                words_up=replies.words,
                 words_down=sum(words for words, _ in sent),
-                bytes_up=sum(size for _, size in replies),
+                bytes_up=replies.size,
                 bytes_down=sum(size for _, size in sent),
-                bytes_read=read,
+                bytes_read=replies.read,
                 exchange=len(numbers) < len(self.rows),
             )
         )
