@@ -34,7 +34,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 from sklearn.decomposition import PCA, TruncatedSVD
 
 import localpower as lp
-from localpower.core.tasks import Task
+from localpower.core.tasks import Task, Weigh
 from localpower.data import registry
 from localpower.engines.threads import Threads
 from localpower.experiments.problems import load
@@ -164,7 +164,7 @@ class Timed(Threads):
     def map(self, task: Task[Any], order: Iterable[int] | None = None) -> Iterator[Any]:
         start = time.perf_counter()
         for reply in super().map(task, order):
-            self.seconds[type(task).__name__] += time.perf_counter() - start
+            self.seconds[type(task.task if isinstance(task, Weigh) else task).__name__] += time.perf_counter() - start
             yield reply
             start = time.perf_counter()
 

@@ -373,7 +373,7 @@ def svd(
             if (reason in FINAL or local) and known is not None:  # what is certified
                 basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
             metered.phase = "factors"
-            found = factors(metered, basis, options.rank)
+            found = factors(metered, basis, options.rank, gram=method == "gram")
             U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
 
         ratio, variance = _explained(found, columns_, source.rows, center)

@@ -30,12 +30,13 @@ class Factors:
         return np.vstack([reply.rows for reply in engine.map(self.left)])
 
 
-def factors(engine: Engine, basis: Array, rank: int) -> Factors:
+def factors(engine: Engine, basis: Array, rank: int, gram: bool = False) -> Factors:
     """Leading `rank` singular triplets of the data within the span of `basis`, (d, r).
 
-    Each right vector's entry of largest magnitude is positive.
+    Each right vector's entry of largest magnitude is positive. `gram` says that shards have formed
+    ``A_iᵀA_i`` and may use it.
     """
-    R = triangles(engine, basis)
+    R = triangles(engine, basis, gram)
     P, S, Wt = np.linalg.svd(np.vstack(R), full_matrices=False)
     V = basis @ Wt[:rank].T
     signs = np.array([np.where(v[np.abs(v).argmax()] < 0, -1, 1) for v in V.T], V.dtype)
@@ -48,9 +49,9 @@ def factors(engine: Engine, basis: Array, rank: int) -> Factors:
     )
 
 
-def triangles(engine: Engine, basis: Array) -> list[Array]:
+def triangles(engine: Engine, basis: Array, gram: bool = False) -> list[Array]:
     """R factors of ``A_i Z`` of all shards, in order."""
-    return [reply.R for reply in engine.map(Triangle(basis))]
+    return [reply.R for reply in engine.map(Triangle(basis, gram))]
 
 
 def split_rows(stacked: Array, like: Sequence[Array]) -> list[Array]:

@@ -115,9 +115,7 @@ class LocalMatrix:
     def product(self, Z: Array) -> Array:
         """``A_iᵀ(A_i Z)``, (d, r), in one pass over the rows, summed in float64."""
         if self._gram_wanted:
-            if self._gram is None:
-                self._gram = self.gram()
-            return (self._gram @ Z).astype(self.dtype, copy=False)
+            return (self.kept_gram() @ Z).astype(self.dtype, copy=False)
         uniform = isinstance(self.factor, float)
         DZ = Z.astype(self.dtype, copy=False) if uniform else self._scaled(Z)
         kernel = GramProduct(DZ, self.shift)
@@ -144,6 +142,17 @@ class LocalMatrix:
             return np.multiply(G, self.factor**2, out=G)
         G *= self.factor
         return np.multiply(G, self.factor[:, None], out=G)
+
+    def kept_gram(self) -> Array:
+        """The same, formed once."""
+        if self._gram is None:
+            self._gram = self.gram()
+        return self._gram
+
+    def gram_is_small(self) -> bool:
+        """Whether ``A_iᵀA_i`` takes little against the rows."""
+        rows, d = self.shape
+        return d <= GRAM_COLUMNS and 4 * d <= rows
 
     def triangle(self) -> Array:
         """The R factor of ``A_i``, (d, d), in float64: of blocks below that of those before."""

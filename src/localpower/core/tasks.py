@@ -20,6 +20,7 @@ from localpower.core.moments import Moments, moments
 from localpower.core.precision import narrowed, widened
 
 R = TypeVar("R")
+LOSS = 1e-3  # smallest eigenvalue, of the largest, down to which squares of values are good enough
 
 
 class Task(Generic[R]):
@@ -206,7 +207,7 @@ class GramTriangle(Task[PackedSum]):
     """``A_iᵀA_i``, in float64."""
 
     def __call__(self, matrix: LocalMatrix) -> PackedSum:
-        return PackedSum(packed(matrix.gram()))
+        return PackedSum(packed(matrix.kept_gram() if matrix.gram_is_small() else matrix.gram()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -334,13 +335,34 @@ class Refine(Task[Proposal]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Triangle(Task[Factor]):
-    """The R factor of ``A_i Z``: of the very factorisation whose Q `LeftVectors` takes."""
+    """The R factor of ``A_i Z``, with a positive diagonal; `LeftVectors` takes the Q to it.
+
+    With `gram`, and in float64, it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
+    ``A_iᵀA_i`` and no more than three digits are lost: that takes no pass over the rows.
+    """
 
     basis: Array
+    gram: bool = False
 
     def __call__(self, matrix: LocalMatrix) -> Factor:
-        R = triangular(matrix.apply(self.basis).astype(np.float64, copy=False))
+        R = None
+        if self.gram and matrix.dtype == np.float64 and matrix.gram_is_small():
+            R = _cholesky(self.basis.T @ matrix.kept_gram() @ self.basis)
+        if R is None:
+            R = triangular(matrix.apply(self.basis).astype(np.float64, copy=False))
+            R = R * signs(R)[:, None]
         return Factor(R.astype(matrix.dtype, copy=False))
+
+
+def signs(R: Array) -> Array:
+    """What makes the diagonal positive."""
+    return np.where(np.diagonal(R) < 0, -1.0, 1.0)
+
+
+def _cholesky(H: Array) -> Array | None:
+    """Upper Cholesky factor of a matrix that is far from singular; else None."""
+    least, most = np.linalg.eigvalsh(H)[[0, -1]]
+    return np.linalg.cholesky(H).T if least > LOSS * most else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,7 +374,8 @@ class LeftVectors(Task[Rows]):
 
     def __call__(self, matrix: LocalMatrix) -> Rows:
         T = matrix.apply(self.basis).astype(np.float64, copy=False)
-        return Rows((qr(T)[0] @ self.rotation).astype(matrix.dtype, copy=False))
+        Q, R = qr(T)
+        return Rows((Q * signs(R) @ self.rotation).astype(matrix.dtype, copy=False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
