@@ -164,7 +164,9 @@ class Timed(Threads):
     def map(self, task: Task[Any], order: Iterable[int] | None = None) -> Iterator[Any]:
         start = time.perf_counter()
         for reply in super().map(task, order):
-            self.seconds[type(task.task if isinstance(task, Weigh) else task).__name__] += time.perf_counter() - start
+            self.seconds[type(task.task if isinstance(task, Weigh) else task).__name__] += (
+                time.perf_counter() - start
+            )
             yield reply
             start = time.perf_counter()
 

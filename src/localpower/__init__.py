@@ -13,10 +13,12 @@ from localpower.core.errors import (
     ConvergenceWarning,
     DataError,
     DataHint,
+    DegradedWarning,
     EngineError,
     LocalPowerError,
     MissingExtra,
     WorkerFailed,
+    WorkerLate,
     WorkerLost,
 )
 from localpower.core.ledger import Ledger
@@ -37,6 +39,7 @@ __all__ = [
     "ConvergenceWarning",
     "DataError",
     "DataHint",
+    "DegradedWarning",
     "EngineError",
     "Ledger",
     "LocalPowerError",
@@ -46,6 +49,7 @@ __all__ = [
     "Result",
     "TruncatedSVD",
     "WorkerFailed",
+    "WorkerLate",
     "WorkerLost",
     "__version__",
     "compare",

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from operator import index
 from typing import Any
@@ -22,7 +22,7 @@ from localpower.core.alignment import ALIGNMENTS
 from localpower.core.block_lanczos import BLOCK, block_lanczos
 from localpower.core.certificate import ROUNDING, Certificate, certify
 from localpower.core.engine import Engine
-from localpower.core.errors import ConvergenceWarning, DataError, DataHint
+from localpower.core.errors import ConvergenceWarning, DataError, DataHint, DegradedWarning
 from localpower.core.exact import gram, tsqr
 from localpower.core.factors import Factors, factors
 from localpower.core.ledger import Ledger
@@ -39,7 +39,7 @@ from localpower.data import partition as partitions
 from localpower.data.partition import PARTITIONS, Partition
 from localpower.data.source import Source, held, open_source, pieces_of
 from localpower.engines.registry import connect
-from localpower.engines.wrappers import Metered
+from localpower.engines.wrappers import Metered, Tolerant
 from localpower.planning import (
     AUTOMATIC,
     EXTRA,
@@ -157,6 +157,9 @@ def svd(
     memory: int | str | None = None,
     cache: str | os.PathLike[str] | None = None,
     engine: Any = "threads",
+    deadline: float | None = None,
+    retries: int = 2,
+    on_loss: str = "stop",
     center: bool = False,
     scale: str | None = None,
     return_u: bool = False,
@@ -247,6 +250,14 @@ def svd(
         ``"dask://host:8786"``; a Dask client, Spark session or MPI communicator, which is used as
         it is; or an engine from `connect`, which is left open. Data of an engine's own kind stay
         where they are.
+    deadline : float, optional
+        Seconds that a round may take; a worker that is later is asked again, or started again.
+    retries : int
+        How often a round is tried again where a reply is lost, late or wrong. Lost shards are
+        placed again where the engine can do that.
+    on_loss : {"stop", "degrade"}
+        What follows when that was in vain: an error; or a result without those shards, which says
+        so in ``run["degraded"]`` and never counts as converged.
     center : bool
         Subtract the mean of all rows.
     scale : {None, "max", "minmax", "std"}
@@ -278,6 +289,11 @@ def svd(
     max_rounds, workers = _run_options(max_rounds, tol, workers, scale, callback)
     limits = _limits(max_bytes, max_seconds)
     every = _positive("every", every)
+    _one_of("on_loss", on_loss, ("stop", "degrade"))
+    if deadline is not None and (not isinstance(deadline, int | float) or not deadline > 0):
+        raise ValueError(f"deadline={deadline!r} must be a number of seconds above 0, or None")
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise ValueError(f"retries={retries!r} must be a whole number, 0 or more")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=, the file to go on from")
     center = bool(center)
@@ -317,7 +333,8 @@ def svd(
             shuffler = generator if how == "contiguous" else generator.spawn(1)[0]
             at_once = engine.size if workers else _useful(engine.size, source, options.width)
             shards = partitions.partition(source, workers, how, shuffler, at_once)
-            metered = Metered(engine)
+            tolerant = Tolerant(engine, retries, on_loss)
+            metered = Metered(tolerant)
             metered.place(shards.shards)
 
             columns_ = _describe(metered, source, shards, center, scale)
@@ -375,6 +392,9 @@ def svd(
             metered.phase = "factors"
             found = factors(metered, basis, options.rank, gram=method == "gram")
             U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
+            run["faults"] = [asdict(fault) for fault in tolerant.faults]
+            if tolerant.missing:
+                run |= {"reason": "degraded", "degraded": _lost_rows(tolerant, source)}
 
         ratio, variance = _explained(found, columns_, source.rows, center)
 
@@ -400,6 +420,9 @@ def svd(
 
     with ExitStack() as around:
         home = engine if isinstance(engine, Engine) else around.enter_context(connect(engine))
+        if deadline is not None:
+            around.callback(setattr, home, "deadline", home.deadline)
+            home.deadline = float(deadline)
         return home.lead(lambda: run(home), data, pieces_of)
 
 
@@ -676,6 +699,23 @@ def _follow(
     reason = reason or ("max_rounds" if len(history) >= judge.max_rounds else "end")
     residuals = None if found is None else found.residuals.tolist()
     return Outcome(state, tuple(history), reason, residuals)
+
+
+def _lost_rows(engine: Tolerant, source: Source) -> list[dict[str, Any]]:
+    """Name the rows that a result does not rest on, and warn."""
+    starts = np.cumsum([0, *engine.rows])
+    lost = [
+        {"shard": n, "first_row": int(starts[n]), "rows": int(engine.rows[n])}
+        for n in sorted(engine.missing)
+    ]
+    count = sum(part["rows"] for part in lost)
+    warnings.warn(
+        f"{count} of {source.rows} rows are not in this result: shards {sorted(engine.missing)} "
+        'were lost; run["degraded"] names them, run["faults"] tells why',
+        DegradedWarning,
+        stacklevel=5,
+    )
+    return lost
 
 
 def _conclude(method: str, outcome: Outcome, tol: float) -> str:

@@ -103,8 +103,8 @@ class Result:
         """Why the run ended.
 
         ``"angle"`` or ``"residual"`` (converged), ``"exact"`` (a method that does not iterate to a
-        tolerance), ``"max_rounds"``, ``"stalled"``, ``"budget"``, ``"callback"`` or ``"end"`` (of
-        the schedule, or of a one-shot baseline).
+        tolerance), ``"max_rounds"``, ``"stalled"``, ``"budget"``, ``"callback"``, ``"end"`` (of the
+        schedule, or of a one-shot baseline) or ``"degraded"`` (without shards that were lost).
         """
         return str(self.run.get("reason", "end"))
 

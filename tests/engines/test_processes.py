@@ -60,7 +60,7 @@ def test_a_killed_worker_raises_worker_lost_and_nothing_is_left(moment):
             killed.append(victim.pid)
 
     with pytest.raises(lp.WorkerLost, match=r"held shards .*killed by SIGKILL") as caught:
-        lp.svd(A, 3, steps=4, engine="processes:3", workers=6, rng=0, callback=callback)
+        lp.svd(A, 3, steps=4, engine="processes:3", workers=6, rng=0, callback=callback, retries=0)
     assert str(killed[0]) in str(caught.value)
 
 
@@ -74,14 +74,15 @@ def test_a_worker_killed_while_it_computes_raises_worker_lost():
     thread = threading.Thread(target=kill)
     thread.start()
     with pytest.raises(lp.WorkerLost):
-        lp.svd(A, 3, engine="processes:2", steps=100_000, max_rounds=5, rng=0)
+        lp.svd(A, 3, engine="processes:2", steps=100_000, max_rounds=5, rng=0, retries=0)
     thread.join()
 
 
 def test_a_lost_worker_leaves_a_brought_engine_usable():
     with lp.connect("processes:2") as engine:
         with pytest.raises(lp.WorkerLost):
-            lp.svd(A, 3, steps=4, engine=engine, rng=0, callback=lambda *_: children()[0].kill())
+            lp.svd(A, 3, steps=4, engine=engine, rng=0, retries=0,
+                   callback=lambda *_: children()[0].kill())  # fmt: skip
         again = lp.svd(A, 3, engine=engine, max_rounds=2, rng=0)
     assert np.isfinite(again.singular_values).all()
 
@@ -164,7 +165,8 @@ def test_a_lost_worker_is_noticed_while_the_others_compute():
     thread = threading.Thread(target=kill)
     thread.start()
     with pytest.raises(lp.WorkerLost, match=r"killed by SIGKILL"):
-        lp.svd(A, 3, engine="processes:2", workers=2, steps=1_000_000, max_rounds=1, rng=0)
+        lp.svd(A, 3, engine="processes:2", workers=2, steps=1_000_000, max_rounds=1, rng=0,
+               retries=0)  # fmt: skip
     thread.join()
 
 

@@ -13,6 +13,7 @@
 
     DataHint (UserWarning)            rows that may not be what was meant: a label as a feature
     ConvergenceWarning (UserWarning)  the tolerance was not reached
+    DegradedWarning (UserWarning)     shards were lost, and the result is without them
 """
 
 
@@ -30,6 +31,10 @@ class DataHint(UserWarning):
 
 class ConvergenceWarning(UserWarning):
     """The tolerance was not reached; the message says what to change."""
+
+
+class DegradedWarning(UserWarning):
+    """Shards were lost, and the result is without them, as ``on_loss="degrade"`` asked for."""
 
 
 class EngineError(LocalPowerError, RuntimeError):

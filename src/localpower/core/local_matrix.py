@@ -32,6 +32,7 @@ class LocalMatrix:
         self._at_hand: Shard | None = None
         self._gram: Array | None = None
         self.shape = shard.rows, shard.columns
+        self.number = shard.number
         self.dtype = shard.dtype
         self.bytes_read = 0
         self.kernel = "products"

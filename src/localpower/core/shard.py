@@ -232,7 +232,7 @@ class Shard:
     `dtype` is what the rows are worked with: float32 stays, everything else becomes float64.
     `keep` says how long rows that were read from files stay in memory: for the ``"run"``, for a
     ``"task"`` that needs them several times, or for a ``"block"``. `limit` is what a block may take
-    at most, in bytes.
+    at most, in bytes. `number` is its place among the shards.
     """
 
     pieces: tuple[Piece, ...]
@@ -240,6 +240,7 @@ class Shard:
     dtype: np.dtype[Any]
     keep: str = "run"
     limit: int = 1 << 40
+    number: int = 0
 
     @property
     def rows(self) -> int:

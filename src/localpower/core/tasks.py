@@ -57,7 +57,8 @@ class Scatter(Task[R]):
 class Weighed(Generic[R]):
     """A reply, or a sum of `count` of them: their words and bytes, what was read from files.
 
-    `key` is that of the task, so that a reply to another one is not taken for it.
+    `key` is that of the task and `number` that of the shard (of a sum, the first), so that a reply
+    to another question, or of another shard, is not taken for it.
     """
 
     content: R
@@ -66,6 +67,7 @@ class Weighed(Generic[R]):
     read: int
     count: int
     key: str
+    number: int
 
     def __add__(self, other: Weighed[R]) -> Weighed[R]:
         return Weighed(
@@ -74,7 +76,8 @@ class Weighed(Generic[R]):
             self.size + other.size,
             self.read + other.read,
             self.count + other.count,
-            self.key if self.key == other.key else "",
+            self.key if self.key == other.key else "mixed",
+            self.number,
         )
 
 
@@ -96,7 +99,8 @@ class Weigh(Task[Weighed[R]]):
     def __call__(self, matrix: LocalMatrix) -> Weighed[R]:
         before = matrix.bytes_read
         content = self.task(matrix)
-        return Weighed(content, *weigh(content), matrix.bytes_read - before, 1, self.key)
+        read = matrix.bytes_read - before
+        return Weighed(content, *weigh(content), read, 1, self.key, matrix.number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -337,7 +341,7 @@ class Refine(Task[Proposal]):
 class Triangle(Task[Factor]):
     """The R factor of ``A_i Z``, with a positive diagonal; `LeftVectors` takes the Q to it.
 
-    With `gram`, and in float64, it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
+    With `gram`, in float64, it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
     ``A_iᵀA_i`` and no more than three digits are lost: that takes no pass over the rows.
     """
 

@@ -164,7 +164,9 @@ def _of(shards: Sequence[tuple[Any, ...]], source: Source, at_once: int) -> Part
         keep = "run"
     else:
         keep = "task" if largest * min(at_once, len(plain)) <= room else "block"
-    return Partition(tuple(replace(shard, keep=keep) for shard in plain))
+    return Partition(
+        tuple(replace(shard, keep=keep, number=number) for number, shard in enumerate(plain))
+    )
 
 
 def _between(source: Source, start: int, stop: int) -> tuple[Any, ...]:

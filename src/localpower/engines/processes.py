@@ -7,10 +7,12 @@ and a worker ends by itself when the coordinator does.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +23,7 @@ from typing import Any, TypeVar
 
 from localpower.core import wire
 from localpower.core.engine import Engine
-from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLost
+from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.shard import Shard
 from localpower.core.tasks import Task
 from localpower.engines.threads import cores
@@ -58,6 +60,8 @@ class Channel:
         assert self.process.stdout is not None
         self._to, self._from = self.process.stdin, self.process.stdout
         self.shards: list[int] = []
+        self.waiting = 0  # replies that were asked for and not taken
+        self.late = False
         self.error: Exception | None = None
         self._started = False
         self.inbox: SimpleQueue[tuple[Any, int] | None] = SimpleQueue()
@@ -66,11 +70,17 @@ class Channel:
         self._thread = Thread(target=self._talk, name="localpower", daemon=True)
         self._thread.start()
 
-    def take(self, others: Iterable[Channel]) -> Any:
+    def ask(self, message: Any, replies: int) -> None:
+        """Send a message that gets so many replies."""
+        self.waiting += replies
+        self.inbox.put((message, replies))
+
+    def take(self, others: Iterable[Channel], until: float) -> Any:
         """Return the next reply; raise if there is none to come, here or from the `others`."""
         while True:
             with suppress(Empty):
-                reply = self._replies.get(timeout=0.2)
+                reply = self._replies.get(timeout=max(0.0, min(0.2, until - time.monotonic())))
+                self.waiting -= 1
                 if isinstance(reply, Failure) and reply.complaint:
                     raise DataError(reply.complaint)
                 if isinstance(reply, Failure):
@@ -78,6 +88,23 @@ class Channel:
                 return reply
             for channel in (self, *others):
                 channel.check()
+            if time.monotonic() > until:
+                self.late = True
+                raise WorkerLate(
+                    f"worker process {self.process.pid}, which holds shards {self.shards}, has not "
+                    "replied in time; raise deadline=, or look for what it waits for"
+                )
+
+    def drained(self, until: float) -> bool:
+        """Take and forget what is still to come; tell whether the worker can be used again."""
+        try:
+            while self.waiting and not self.late:
+                with suppress(DataError, WorkerFailed):
+                    self.take((), until)
+            self.check()
+        except EngineError:
+            return False
+        return not self.late
 
     def check(self) -> None:
         """Raise if the conversation has broken off."""
@@ -149,6 +176,8 @@ class Processes(Engine):
     def __init__(self, size: int | None = None) -> None:
         self._size = size or cores()
         self._channels: list[Channel] = []
+        self._shards: list[Shard] = []
+        self._lasting: Task[Any] | None = None
         weakref.finalize(self, _kill, self._channels)
 
     @property
@@ -158,6 +187,7 @@ class Processes(Engine):
     def place(self, shards: Sequence[Shard]) -> None:
         self.close()
         super().place(shards)
+        self._shards, self._lasting = list(shards), None
         for _ in range(min(self._size, len(shards))):
             self._channels.append(Channel())
         for number in range(len(shards)):
@@ -168,10 +198,32 @@ class Processes(Engine):
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
+        if task.lasts:
+            self._lasting = task
         return self._converse(self._messages(task, numbers), numbers)
+
+    def heal(self, numbers: Sequence[int]) -> None:
+        """Start those workers again that are gone, late, or in the middle of something."""
+        until = self._until()
+        for at, channel in enumerate(self._channels):
+            if channel.drained(until):
+                continue
+            channel.kill()
+            again = self._channels[at] = Channel()
+            again.shards = channel.shards
+            for number in again.shards:
+                again.ask(Place(number, self._shards[number]), 1)
+                if self._lasting is not None:
+                    again.ask(Run(self._lasting.for_shard(number), (number,)), 1)
+            for _ in range(again.waiting):
+                again.take((), until)
+
+    def _until(self) -> float:
+        return math.inf if self.deadline is None else time.monotonic() + self.deadline
 
     def close(self) -> None:
         _kill(self._channels)
+        self._shards = []
         super().close()
 
     def _channel(self, number: int) -> Channel:
@@ -192,18 +244,17 @@ class Processes(Engine):
     ) -> Iterator[Any]:
         """Send messages, each to where a shard lives; yield replies in the order of `numbers`.
 
-        Whatever goes wrong in between leaves messages under way, so the workers are ended then.
+        Replies that nobody took, of a round that broke off, are thrown away before the next.
         """
         if not self._channels:
             raise EngineError("this engine holds no shards: place them first")
-        try:
-            for number, message, replies in messages:
-                self._channel(number).inbox.put((message, replies))
-            for number in numbers:
-                yield self._channel(number).take(self._channels)
-        except BaseException:
-            self.close()
-            raise
+        until = self._until()
+        if any(channel.waiting for channel in self._channels):
+            self.heal(range(len(self.rows)))
+        for number, message, replies in messages:
+            self._channel(number).ask(message, replies)
+        for number in numbers:
+            yield self._channel(number).take(self._channels, until)
 
 
 def _kill(channels: list[Channel]) -> None:

@@ -3,14 +3,207 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
 
 from localpower.core.engine import Engine
+from localpower.core.errors import EngineError, WireError, WorkerFailed, WorkerLost
 from localpower.core.ledger import Ledger, Round, weigh
+from localpower.core.linalg import Array
+from localpower.core.local_matrix import LocalMatrix
+from localpower.core.moments import Moments
+from localpower.core.precision import widened
 from localpower.core.shard import Shard
-from localpower.core.tasks import Done, Scatter, Task, Weigh, Weighed
+from localpower.core.tasks import (
+    Done,
+    LeftVectors,
+    PowerSteps,
+    Product,
+    Rows,
+    Scatter,
+    Task,
+    Weigh,
+    Weighed,
+)
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that went wrong in a round, and what was done about it."""
+
+    round: int
+    shards: tuple[int, ...]
+    what: str
+    then: str
+
+
+class Tolerant(Engine):
+    """Asks again where a reply is missing, late, wrong or of another round.
+
+    Every question has a key, and replies carry it with the number of their shard: a reply that came
+    twice, too late, or in another's place is not taken for one that is missing. After `retries` the
+    last error is raised; or, with ``on_loss="degrade"``, the round goes on without those shards:
+    with what their last product says of this one where that is known, else with nothing. `faults`
+    tells all that happened and `missing` which shards the result does not rest on.
+    """
+
+    def __init__(self, engine: Engine, retries: int = 2, on_loss: str = "stop") -> None:
+        self._engine = engine
+        self.latency, self.bandwidth, self.flops = engine.latency, engine.bandwidth, engine.flops
+        self._retries, self._on_loss = retries, on_loss
+        self._round = 0
+        self._last: dict[int, tuple[Array, Array]] = {}
+        self.faults: list[Fault] = []
+        self.missing: set[int] = set()
+
+    @property
+    def size(self) -> int:
+        return self._engine.size
+
+    def place(self, shards: Sequence[Shard]) -> None:
+        super().place(shards)
+        for attempt in range(self._retries + 1):
+            try:
+                return self._engine.place(shards)
+            except (EngineError, WireError) as error:
+                last = attempt == self._retries
+                self._note((), f"{type(error).__name__}: {error}", "" if last else "placed again")
+                if last:
+                    raise
+
+    def close(self) -> None:
+        self._engine.close()
+        super().close()
+
+    def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
+        numbers = self.numbers(order)
+        early: dict[int, Any] = {}
+        done = 0
+        self._round += 1
+        for attempt in range(self._retries + 1):
+            left = [n for n in numbers[done:] if n not in early]
+            fault: Exception | None = None
+            question = _keyed(task, f"{self._round}.{attempt}")
+            try:
+                for reply in self._engine.map(question, left):
+                    if not self._answers(reply, question, left, early, numbers[:done]):
+                        self._note((), "a reply to another question", "not taken")
+                        continue
+                    early[reply.number] = reply
+                    while done < len(numbers) and numbers[done] in early:
+                        yield self._seen(task, early.pop(numbers[done]))
+                        done += 1
+            except (EngineError, WireError) as error:
+                fault = error
+            left = [n for n in numbers[done:] if n not in early]
+            if not left:
+                return
+            fault = fault or WorkerLost(f"no reply came from shards {left}")
+            self._again(left, fault, attempt)
+        for number in numbers[done:]:
+            yield early.pop(number) if number in early else self._instead(task, number, fault)
+
+    def sum(self, task: Task[R]) -> R:
+        """Let the engine add; where that fails or shards may be missing, add here."""
+        if self._on_loss == "degrade" or type(self._engine).sum is Engine.sum:
+            return super().sum(task)
+        self._round += 1
+        for attempt in range(self._retries + 1):
+            question = _keyed(task, f"{self._round}.{attempt}")
+            try:
+                total: Any = self._engine.sum(question)
+                whole = total.key == question.key and total.count == len(self.rows)
+                if whole and sound(total.content, self.columns):
+                    return cast(R, total)
+                fault: Exception = WorkerFailed(f"a sum of {total.count} replies that is not right")
+            except (EngineError, WireError) as error:
+                fault = error
+            self._again(range(len(self.rows)), fault, attempt)
+        raise fault
+
+    def _answers(
+        self, reply: Any, question: Any, left: Sequence[int], early: Any, done: Sequence[int]
+    ) -> bool:
+        """Whether this is a reply that was asked for; raises if it is one that cannot be right."""
+        known = reply.key == question.key and reply.number in left
+        if not known or reply.number in early or reply.number in done:
+            return False
+        if not sound(reply.content, self.columns):
+            raise WorkerFailed(f"shard {reply.number} sent numbers that are not finite, or too few")
+        return True
+
+    def _again(self, shards: Sequence[int], fault: Exception, attempt: int) -> None:
+        """Prepare for another attempt, if there is one left."""
+        last = attempt == self._retries
+        self._note(tuple(shards), f"{type(fault).__name__}: {fault}", "" if last else "asked again")
+        if last and self._on_loss == "stop":
+            raise fault
+        if not last:
+            with suppress(EngineError):  # the next attempt will tell
+                self._engine.heal(shards)
+
+    def _note(self, shards: tuple[int, ...], what: str, then: str) -> None:
+        self.faults.append(Fault(self._round, shards, what.splitlines()[0], then))
+
+    def _seen(self, task: Any, reply: Any) -> Any:
+        """Keep products, where they may have to stand in for later ones."""
+        question = task.task.for_shard(reply.number)
+        if self._on_loss == "degrade" and isinstance(question, PowerSteps) and question.steps == 1:
+            pair = widened(question.basis), widened(reply.content.product)
+            self._last[reply.number] = pair
+        return reply
+
+    def _instead(self, task: Any, number: int, fault: Exception | None) -> Any:
+        """Stand in for a shard that is lost: ``Y_old (Z_oldᵀ Z)`` where that is known."""
+        self.missing.add(number)
+        question = task.task.for_shard(number)
+        try:
+            content = self._of_no_rows(question, number)
+        except Exception:
+            raise WorkerLost(
+                f"shard {number} is lost, and there is no way on without it"
+            ) from fault
+        then = "left out"
+        if number in self._last and isinstance(question, PowerSteps) and question.steps == 1:
+            Z, Y = self._last[number]
+            content, then = (
+                Product(Y @ (Z.T @ widened(question.basis))),
+                "its last product was used",
+            )
+        self._note((number,), "lost", then)
+        return Weighed(content, 0, 0, 0, 0, "", number)
+
+    def _of_no_rows(self, question: Task[Any], number: int) -> Any:
+        """What a shard without rows would reply; left vectors of the lost rows are not numbers."""
+        if isinstance(question, LeftVectors):
+            shape = self.rows[number], question.rotation.shape[1]
+            return Rows(np.full(shape, np.nan, self.dtype))
+        nothing = np.empty((0, self.columns), self.dtype)
+        return question(LocalMatrix(Shard((nothing,), self.columns, self.dtype, number=number)))
+
+
+def _keyed(task: Any, key: str) -> Any:
+    return replace(task, key=key)
+
+
+def sound(reply: Any, columns: int) -> bool:
+    """Whether the numbers of a reply can be used: all are finite, products as long as rows."""
+    for entry in fields(reply):
+        value = getattr(reply, entry.name)
+        if isinstance(value, np.ndarray):
+            if not np.isfinite(widened(value)).all() and not isinstance(reply, Moments):
+                return False
+            if entry.name in TALL and value.shape[0] != columns:
+                return False
+    return True
+
+
+TALL = ("product", "basis", "first", "proposal", "vectors")  # entries with a row for each column
 
 
 class Metered(Engine):
@@ -44,9 +237,9 @@ class Metered(Engine):
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
-        account = Weighed(Done(), 0, 0, 0, 0, "")
+        account = Weighed(Done(), 0, 0, 0, 0, "", 0)
         for reply in self._engine.map(Weigh(task), numbers):
-            account += Weighed(Done(), reply.words, reply.size, reply.read, reply.count, "")
+            account += replace(cast(Weighed[Any], reply), content=Done())
             yield reply.content
         self._enter(task, numbers, account)
 

@@ -1,0 +1,220 @@
+"""Every fault ends in the fault-free bits, a labelled result or a clear error, in its time."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import psutil
+import pytest
+from helpers import same_bits, with_spectrum
+
+import localpower as lp
+from localpower.core.engine import Engine
+from localpower.core.errors import WireError
+from localpower.core.tasks import PowerSteps, Product, Triangle
+
+A = with_spectrum(400, 0.9 ** np.arange(30), seed=3)
+SHARDS, K = 5, 3
+MOMENTS = ("placement", "first", "middle", "factors")
+DEADLINE = 3.0
+
+
+class Disturbed(Engine):
+    """Does something at one moment of a run, once; else it is the engine that it is made of."""
+
+    def __init__(self, engine, moment, before=None, replies=None):
+        self.engine, self.moment, self.left = engine, moment, 1
+        self.before, self.replies = before, replies
+        self.products = 0
+
+    @property
+    def size(self):
+        return self.engine.size
+
+    def place(self, shards):
+        super().place(shards)
+        self.engine.deadline = self.deadline
+        self.engine.place(shards)
+        if self.now("placement") and self.before:
+            self.before(self.engine)
+
+    def now(self, moment):
+        hit = self.left and moment == self.moment
+        self.left -= hit
+        return hit
+
+    def map(self, task, order=None):
+        inner = getattr(task, "task", task)
+        self.products += isinstance(inner, PowerSteps)
+        moment = {1: "first", 3: "middle"}.get(self.products, "")
+        moment = "factors" if isinstance(inner, Triangle) else moment
+        if isinstance(inner, PowerSteps | Triangle) and self.now(moment):
+            if self.before:
+                self.before(self.engine)
+            if self.replies:
+                yield from self.replies(list(self.engine.map(task, order)))
+                return
+        yield from self.engine.map(task, order)
+
+    def heal(self, numbers):
+        self.engine.heal(numbers)
+
+    def close(self):
+        self.engine.close()
+        super().close()
+
+
+def workers():
+    return [c for c in psutil.Process().children() if "localpower" in " ".join(c.cmdline())]
+
+
+def sent(sign):
+    def to_one(engine):
+        os.kill(workers()[0].pid, sign)
+        time.sleep(0.1)
+
+    return to_one
+
+
+def all_killed(engine):
+    for worker in workers():
+        worker.kill()
+
+
+def with_product(change):
+    def of(replies):
+        first = replies[0]
+        name = "product" if isinstance(first.content, Product) else "R"
+        content = replace(first.content, **{name: change(getattr(first.content, name))})
+        return [replace(first, content=content), *replies[1:]]
+
+    return of
+
+
+def broken_wire(replies):
+    yield replies[0]
+    raise WireError("not a frame of this version")
+
+
+def transient(replies):
+    yield from replies[:2]
+    raise lp.WorkerFailed("a task failed: MemoryError")
+
+
+KILLS = {
+    "killed": sent(signal.SIGKILL),
+    "terminated": sent(signal.SIGTERM),
+    "segfault": sent(signal.SIGSEGV),
+    "aborted": sent(signal.SIGABRT),
+    "stopped": sent(signal.SIGSTOP),
+    "all killed": all_killed,
+}
+REPLIES = {
+    "lost": lambda replies: replies[1:],
+    "last lost": lambda replies: replies[:-1],
+    "none": lambda replies: [],
+    "twice": lambda replies: [replies[0], *replies],
+    "swapped": lambda replies: [replies[1], replies[0], *replies[2:]],
+    "reversed": lambda replies: replies[::-1],
+    "of another round": lambda replies: [replace(replies[0], key="0.0"), *replies[1:]],
+    "of no shard": lambda replies: [replace(replies[0], number=99), *replies[1:]],
+    "not finite": with_product(lambda x: np.where(x == x.flat[0], np.nan, x)),
+    "infinite": with_product(lambda x: np.where(x == x.flat[0], np.inf, x)),
+    "torn frame": broken_wire,
+    "a failure that passes": transient,
+}
+
+
+def fit(engine, **options):
+    options = {"method": "dpi", "max_rounds": 5, "workers": SHARDS, "rng": 0} | options
+    return lp.svd(A, K, engine=engine, **options)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return fit("inline")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("kind", KILLS)
+def test_processes_that_die_or_hang_are_started_again(kind, moment, undisturbed):
+    with Disturbed(lp.connect("processes:2"), moment, before=KILLS[kind]) as engine:
+        start = time.monotonic()
+        result = fit(engine, deadline=DEADLINE)
+        assert time.monotonic() - start < 10 * DEADLINE
+    assert same_bits(undisturbed, result)
+    assert result.ledger == undisturbed.ledger
+    assert result.run["faults"]
+    assert not workers()
+
+
+@pytest.mark.parametrize("moment", MOMENTS[1:])
+@pytest.mark.parametrize("kind", REPLIES)
+@pytest.mark.parametrize("address", ["inline", "processes:2"])
+def test_replies_that_are_wrong_are_asked_for_again(kind, moment, address, undisturbed):
+    with Disturbed(lp.connect(address), moment, replies=REPLIES[kind]) as engine:
+        result = fit(engine)
+    assert same_bits(undisturbed, result)
+    assert result.run["faults"] or kind in ("swapped", "reversed")
+
+
+@pytest.mark.parametrize("method", ["local_power", "local_ritz", "block_lanczos", "tsqr", "uda"])
+def test_every_method_survives_a_killed_process(method):
+    options = {"method": method, "max_rounds": 4}
+    with Disturbed(lp.connect("processes:2"), "factors", before=all_killed) as engine:
+        assert same_bits(fit(engine, **options), fit("inline", **options))
+
+
+def always(kind):
+    class Always(Disturbed):
+        def map(self, task, order=None):
+            replies = self.engine.map(task, order)
+            inner = getattr(task, "task", task)
+            self.products += isinstance(inner, PowerSteps)
+            bad = self.products > 2 and isinstance(inner, PowerSteps)
+            yield from REPLIES[kind](list(replies)) if bad else replies
+
+    return Always
+
+
+@pytest.mark.parametrize("kind", ["last lost", "not finite", "torn frame", "of another round"])
+def test_a_fault_that_stays_is_an_error_by_default(kind):
+    with always(kind)(lp.connect("inline"), "") as engine, pytest.raises(lp.LocalPowerError):
+        fit(engine)
+
+
+@pytest.mark.parametrize("rounds", [2, 40])
+def test_a_lost_shard_is_told_where_the_user_asks_to_go_on(rounds):
+    class Without(Disturbed):
+        """Shard 2 is gone after some rounds."""
+
+        def map(self, task, order=None):
+            inner = getattr(task, "task", task)
+            self.products += isinstance(inner, PowerSteps)
+            for reply in self.engine.map(task, order):
+                if reply.number != 2 or self.products <= rounds:
+                    yield reply
+
+    with (
+        Without(lp.connect("inline"), "") as engine,
+        pytest.warns(lp.DegradedWarning, match="80 of 400"),
+    ):
+        result = fit(engine, on_loss="degrade", max_rounds=60, return_u=True)
+    assert result.run["degraded"] == [{"shard": 2, "first_row": 160, "rows": 80}]
+    assert not result.converged
+    assert result.reason == "degraded"
+    assert np.isnan(result.U[160:240]).all()
+    assert np.isfinite(np.delete(result.U, np.s_[160:240], axis=0)).all()
+    truth = np.linalg.svd(A)[2][:K].T
+    limit = 1e-3 if rounds == 40 else 0.9
+    assert lp.subspace_distance(truth, result.components.T) < limit
+
+
+def test_bad_options_are_refused():
+    for bad in ({"deadline": 0}, {"deadline": "soon"}, {"retries": -1}, {"retries": True}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            fit("inline", **bad)
+    with pytest.raises(ValueError, match="on_loss"):
+        fit("inline", on_loss="hope")
