@@ -192,6 +192,11 @@ def fold(items: Iterable[T], count: int) -> T:
 
 
 def _groups(items: Iterable[T]) -> Iterator[T]:
+    """Add groups; nothing but the sum of the group is held while the next item is made."""
     items = iter(items)
-    for first in items:
-        yield reduce(add, islice(items, FAN_IN - 1), first)
+    for total in items:
+        for item in islice(items, FAN_IN - 1):
+            total = add(total, item)
+            del item
+        yield total
+        del total

@@ -86,7 +86,7 @@ class Tolerant(Engine):
         done = 0
         self._round += 1
         for attempt in range(self._retries + 1):
-            left = [n for n in numbers[done:] if n not in early]
+            left = [n for n in numbers[done:] if n not in early and n not in self.missing]
             fault: Exception | None = None
             question = _keyed(task, f"{self._round}.{attempt}")
             try:
@@ -95,18 +95,21 @@ class Tolerant(Engine):
                         self._note((), "a reply to another question", "not taken")
                         continue
                     early[reply.number] = reply
-                    while done < len(numbers) and numbers[done] in early:
-                        yield self._seen(task, early.pop(numbers[done]))
+                    while (
+                        done < len(numbers) and (n := numbers[done]) in early.keys() | self.missing
+                    ):
+                        ready = n in early
+                        yield self._seen(task, early.pop(n)) if ready else self._instead(task, n)
                         done += 1
             except (EngineError, WireError) as error:
                 fault = error
-            left = [n for n in numbers[done:] if n not in early]
+            left = [n for n in numbers[done:] if n not in early and n not in self.missing]
             if not left:
-                return
+                break
             fault = fault or WorkerLost(f"no reply came from shards {left}")
             self._again(left, fault, attempt)
         for number in numbers[done:]:
-            yield early.pop(number) if number in early else self._instead(task, number, fault)
+            yield early.pop(number) if number in early else self._instead(task, number)
 
     def sum(self, task: Task[R]) -> R:
         """Let the engine add; where that fails or shards may be missing, add here."""
@@ -158,16 +161,13 @@ class Tolerant(Engine):
             self._last[reply.number] = pair
         return reply
 
-    def _instead(self, task: Any, number: int, fault: Exception | None) -> Any:
+    def _instead(self, task: Any, number: int) -> Any:
         """Stand in for a shard that is lost: ``Y_old (Z_oldᵀ Z)`` where that is known."""
-        self.missing.add(number)
         question = task.task.for_shard(number)
         try:
             content = self._of_no_rows(question, number)
-        except Exception:
-            raise WorkerLost(
-                f"shard {number} is lost, and there is no way on without it"
-            ) from fault
+        except Exception as error:
+            raise WorkerLost(f"shard {number} is lost: there is no way on without it") from error
         then = "left out"
         if number in self._last and isinstance(question, PowerSteps) and question.steps == 1:
             Z, Y = self._last[number]
@@ -175,7 +175,9 @@ class Tolerant(Engine):
                 Product(Y @ (Z.T @ widened(question.basis))),
                 "its last product was used",
             )
-        self._note((number,), "lost", then)
+        if number not in self.missing:
+            self._note((number,), "lost", then)
+            self.missing.add(number)
         return Weighed(content, 0, 0, 0, 0, "", number)
 
     def _of_no_rows(self, question: Task[Any], number: int) -> Any:
