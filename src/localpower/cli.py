@@ -26,12 +26,14 @@ from localpower.core.scaling import SCALES
 from localpower.data import registry
 from localpower.data.partition import PARTITIONS
 from localpower.data.source import Source, read
+from localpower.engines.registry import connect
 from localpower.planning import FLOPS, NETWORKS, plan, size
 from localpower.result import Record, Result, model_folder
 from localpower.version import __version__
 
 WHERE = "folder of data sets, before LOCALPOWER_DATA and the user's cache"
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+RANK = "{rank}"  # in a path: the number of this process in an MPI job
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,15 +57,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def fit(options: argparse.Namespace) -> None:
     """``localpower fit``."""
+    if options.engine.partition(":")[0] == "mpi" or any(RANK in path for path in options.data):
+        _fit_on_ranks(options)
+        return
     if options.output is not None:
         model_folder(options.output)
-    table = Table(sys.stderr if options.json else sys.stdout, quiet=options.json)
     with _rows(options) as rows:
-        _fit(options, rows, table)
+        _keep(_fit(options, rows, options.engine), options)
 
 
-def _fit(options: argparse.Namespace, rows: Source, table: Table) -> None:
-    result = svd(
+def _fit_on_ranks(options: argparse.Namespace) -> None:
+    """Fit as one rank of an MPI job: with files of its own, or with those that rank 0 spreads."""
+    paths = options.data
+    own = any(RANK in path for path in paths)
+    with connect("mpi" if own and options.engine == "threads" else options.engine) as engine:
+        rank = getattr(engine, "rank", None)
+        if own and (rank is None or engine.size == 1):
+            raise ValueError(
+                f"{RANK} in a path is for the ranks of an MPI job: start it as mpiexec -n 4 "
+                "localpower fit, without another --engine"
+            )
+        if rank:
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+        elif options.output is not None:
+            model_folder(options.output)
+
+        def mine(rank: int) -> Source:
+            options.data = [path.replace(RANK, str(rank)) for path in paths]
+            return _rows(options)
+
+        if own:
+            result = _fit(options, mine, engine)
+        elif rank:
+            engine.serve()  # type: ignore[attr-defined]
+            return
+        else:
+            with _rows(options) as rows:
+                result = _fit(options, rows, engine)
+    if not rank:
+        _keep(result, options)
+
+
+def _fit(options: argparse.Namespace, rows: Any, engine: Any) -> Result:
+    table = Table(sys.stderr if options.json else sys.stdout, quiet=options.json)
+    return svd(
         rows,
         options.rank,
         method=options.method,
@@ -81,12 +118,15 @@ def _fit(options: argparse.Namespace, rows: Source, table: Table) -> None:
         resume=options.resume,
         workers=options.workers,
         partition="shuffled" if options.shuffle else options.partition,
-        engine=options.engine,
+        engine=engine,
         center=options.center,
         scale=options.scale,
         rng=options.seed,
         callback=table.row,
     )
+
+
+def _keep(result: Result, options: argparse.Namespace) -> None:
     if options.output is not None:
         result.save(options.output)
     _show(result, options.json, options.output)
@@ -456,7 +496,8 @@ def _add_fit(commands: Any) -> None:
     add("--partition", default="contiguous", metavar="HOW",
         help=f"{_names(PARTITIONS)}:0.5")  # fmt: skip
     add("--shuffle", action="store_true", help="short for --partition shuffled")
-    add("--engine", default="threads", metavar="NAME", help="threads, processes:4, inline")
+    add("--engine", default="threads", metavar="NAME",
+        help="threads, processes:4, inline; mpi under mpiexec, also by {rank} in DATA")  # fmt: skip
     add("--center", action="store_true", help="subtract the mean: PCA")
     add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
     add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")

@@ -1,0 +1,615 @@
+"""Shards as partitions of a cached RDD: Spark on this machine, on a cluster, or the user's own.
+
+A round is one Spark job. Spark hands a partition to some Python process in every job, and ends a
+process that does not take all of it; so it is read as bytes, and thrown away where the process has
+made a matrix of it before. Whatever is lost, Spark computes again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import count, groupby, islice
+from operator import add
+from threading import Event
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+import numpy as np
+from py4j.protocol import Py4JError
+from pyspark import RDD, Broadcast, InheritableThread, SparkConf, SparkContext, StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.serializers import CPickleSerializer, NoOpSerializer
+
+from localpower.core.engine import Engine
+from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
+from localpower.core.linalg import FAN_IN
+from localpower.core.local_matrix import LocalMatrix
+from localpower.core.shard import Held, Piece, Shard, cut, is_sparse, is_stored
+from localpower.core.tasks import Task
+from localpower.engines.blas import one_blas_thread
+from localpower.engines.threads import cores
+from localpower.engines.worker import Failure
+
+R = TypeVar("R")
+CHUNK = 1 << 23  # bytes of rows that travel as one element: Spark takes no more than 2 GB
+TOGETHER = 8  # of those in a task that brings rows to the executors
+BATCH = 1024  # rows that are made into one piece
+MOST = 64  # replies that may come to the coordinator at once, at least
+KEPT = 1 << 29  # bytes of rows of which a Python process keeps the matrices
+LARGE = 1 << 20  # bytes from which on a task is a broadcast variable of its own
+HEALING = 60.0  # seconds that Spark may take to get over what was cancelled
+LEVEL = StorageLevel.MEMORY_AND_DISK_DESER  # bytes as they are: nothing to unpack in a round
+PICKLE: Any = CPickleSerializer()
+NATIVE = ("RDD", "DataFrame", "RowMatrix", "IndexedRowMatrix")
+LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
+    "spark.driver.maxResultSize": "0",
+}
+JAVA_FRAMES = re.compile(r"^\s+at .*\n?|^\s*\.\.\. \d+ more\n?|^Driver stacktrace:\n?", re.M)
+
+
+class Spark(Engine):
+    """Runs a job a round; shard i is partition i of an RDD that is cached on the executors."""
+
+    latency = 0.1
+    bandwidth = 2e8
+
+    def __init__(self, address: Any, size: int | None) -> None:
+        self._address, self._wanted = address, size
+        self._context: Any = None
+        self._started: list[Any] = []
+        weakref.finalize(self, _stop, self._started)
+        self._rows: Any = None
+        self._raw: Any = None
+        self._shards: Sequence[Shard] = ()
+        self._marks = count(1)
+        self._connect()
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def place(self, shards: Sequence[Shard]) -> None:
+        self._connect()
+        super().place(shards)
+        self._shards = shards
+        self._run = uuid4().hex
+        self._frames = tuple(replace(shard, pieces=()) for shard in shards)
+        self._lasting: tuple[int, Task[Any] | None] = (0, None)
+        try:
+            self._bring()
+        except WorkerLost:
+            self._restart()
+
+    def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
+        numbers, most = self.numbers(order), max(MOST, 4 * self._size)
+        with self._job(task, numbers) as job:
+            for start in range(0, len(numbers), most):
+                yield from self._collected(job, numbers[start : start + most])
+
+    def sum(self, task: Task[R]) -> R:
+        levels = [len(self.rows)]
+        while levels[-1] > FAN_IN:
+            levels.append(-(-levels[-1] // FAN_IN))
+        with self._job(task, self.numbers()) as job:
+            total: R = reduce(add, self._collected(job, range(levels[-1]), levels[1:]))
+        return total
+
+    def takes(self, data: Any) -> bool:
+        return any(
+            kind.__name__ in NATIVE and kind.__module__.partition(".")[0] == "pyspark"
+            for kind in type(data).__mro__
+        )
+
+    def adopt(self, data: Any, open_block: Callable[[Any], tuple[Piece, ...]]) -> Sequence[Held]:
+        self._connect()
+        self._release()
+        try:
+            self._keep(lambda: _elements(data).mapPartitions(partial(_opened, open_block)))
+            found = self._collected(_measured)
+        except BaseException:
+            self._release()
+            raise
+        columns = max((columns for _, columns, _, _ in found), default=0)
+        return [
+            Held((self._rows, number), (rows, wide or columns), kind, entries)
+            for number, (rows, wide, kind, entries) in enumerate(found)
+        ]
+
+    def heal(self, numbers: Sequence[int]) -> None:
+        """Wait until Spark works again; one that was started here is started anew if it died."""
+        try:
+            self._within(lambda: self._context.parallelize([0], 1).count(), HEALING)
+        except EngineError:
+            self._restart()
+
+    def close(self) -> None:
+        self._release()
+        self._shards = ()
+        self._disconnect()
+        super().close()
+
+    def _connect(self) -> None:
+        """Use what was given or is open in this process already; else start Spark."""
+        if self._context is not None and self._context._jsc is not None:
+            return
+        mine = self._address is None or isinstance(self._address, str)
+        context = SparkContext._active_spark_context if mine else _context_of(self._address)
+        if context is None:
+            context = self._start()
+        elif context._jsc is None:
+            raise EngineError("this Spark session was stopped: open another one")
+        elif mine and self._address not in (None, context.master):
+            raise EngineError(
+                f"this process has a Spark session on {context.master} open, and may have only "
+                f"one: stop it, or give it as engine= instead of {self._address!r}"
+            )
+        self._context = context
+        self._size = self._wanted or int(context.defaultParallelism)
+
+    def _start(self) -> SparkContext:
+        """Start Spark; its Java process is quiet, and ends with this one at the latest."""
+        local = self._address is None
+        master = f"local[{self._wanted or cores()},4]" if local else self._address
+        conf = SparkConf().setMaster(master).setAppName("localpower")
+        conf.set("spark.ui.enabled", "false").set("spark.log.level", "OFF")
+        folder = tempfile.mkdtemp(prefix="localpower-spark-") if local else None
+        self._started.append((None, None, folder))
+        if folder is not None:
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 21
+            conf.setAll([*LOCAL.items(), ("spark.driver.memory", f"{max(memory, 1024)}m")])
+            conf.set("spark.local.dir", folder)
+            conf.set("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder}")
+        gateway, launch = None, cast(Any, launch_gateway)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about versions of pandas, which is not used
+                if SparkContext._gateway is None:
+                    gateway = launch(conf, {"stderr": subprocess.DEVNULL})
+                    self._started[:] = [(None, gateway, folder)]
+                context = SparkContext(conf=conf, gateway=gateway)
+        except (Py4JError, PySparkException, OSError) as error:
+            _stop(self._started)
+            raise EngineError(
+                f"Spark did not start ({_told(error)}): it needs Java 17 or later, on the PATH or "
+                "in JAVA_HOME, and a master that can be reached"
+            ) from None
+        self._started[:] = [(context, gateway, folder)]
+        if local:
+            context.pythonExec = sys.executable
+            paths = [os.path.abspath(path) for path in sys.path]
+            context.environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        return context
+
+    def _disconnect(self) -> None:
+        self._context = None
+        _stop(self._started)
+
+    def _restart(self) -> None:
+        """After an error, start what was started here anew; if it was not, raise that error."""
+        if not self._started or not self._shards or _handle(self._shards) is not None:
+            raise
+        self._disconnect()
+        self._connect()
+        self._bring()
+
+    def _bring(self) -> None:
+        """Send rows to the executors, or take those that are there, and have them kept."""
+        handle = _handle(self._shards)
+        if handle is None or handle is not self._rows:
+            self._release()
+            self._keep(self._sent if handle is None else lambda: handle)
+
+    def _sent(self) -> Any:
+        """Rows of the coordinator, in the partitions of their shards.
+
+        They are shuffled, as Spark would send parallelized ones anew with every task.
+        """
+        items = [
+            (number, (place, chunk))
+            for number, shard in enumerate(self._shards)
+            for place, chunk in enumerate(_chunks(shard.pieces))
+        ]
+        slices = max(min(self._size, len(items)), -(-len(items) // TOGETHER))
+        pairs = self._context.parallelize(items, slices)
+        return pairs.partitionBy(len(self._shards), _itself).mapPartitions(_in_order)
+
+    def _keep(self, rows: Callable[[], Any]) -> None:
+        def keep() -> None:
+            self._rows = rows()._reserialize(PICKLE)  # one element, one frame of bytes
+            self._rows.persist(LEVEL)
+            self._raw = RDD(self._rows._jrdd, self._context, NoOpSerializer())
+
+        self._within(keep)
+
+    def _release(self) -> None:
+        rows, self._rows, self._raw = self._rows, None, None
+        if rows is not None:
+            with suppress(Exception):  # of a Spark that is gone
+                rows.unpersist()
+
+    @contextmanager
+    def _job(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Job]:
+        """Yield what is to run on the executors for a task.
+
+        Spark sends a job's function once to every executor. One task for each shard is sent so too:
+        they share their arrays, and would be repeated with them otherwise.
+        """
+        if self._rows is None:
+            raise EngineError("this engine holds no shards: place them first")
+        tasks = {number: task.for_shard(number) for number in numbers}
+        alike = all(mine is task for mine in tasks.values())
+        mark, lasting = self._lasting
+        after = next(self._marks) if task.lasts else mark
+        letter: Any = PICKLE.dumps((task if alike else tasks, lasting))
+        if len(letter) > LARGE:
+            letter = self._within(partial(self._context.broadcast, letter))
+        try:
+            yield Job(self._run, self._frames, letter, mark, after)
+            self._lasting = (after, task) if task.lasts else self._lasting
+        finally:
+            if isinstance(letter, Broadcast):
+                with suppress(Exception):
+                    letter.destroy()
+
+    def _collected(
+        self, ask: Any, numbers: Sequence[int] | None = None, levels: Sequence[int] = ()
+    ) -> list[Any]:
+        """Run one job; return the replies of these partitions, in this order.
+
+        `levels` says how many sums there are after every group of `FAN_IN` was added, and so on.
+        """
+
+        def run() -> list[tuple[int, Any]]:
+            pairs = self._raw.mapPartitionsWithIndex(ask)
+            for left in levels:
+                pairs = pairs.partitionBy(left, _group).mapPartitionsWithIndex(_fold)
+            chosen = None if numbers is None else list(numbers)
+            return list(self._context.runJob(pairs, _itself, chosen))
+
+        found = self._within(run)
+        for _, reply in found:
+            if isinstance(reply, Failure) and reply.complaint:
+                raise DataError(reply.complaint)
+            if isinstance(reply, Failure):
+                raise WorkerFailed(f"a task failed on a Spark executor:\n{reply.traceback}")
+        return [reply for _, reply in found]
+
+    def _within(self, job: Callable[[], R], patience: float = 0.0) -> R:
+        """Run a job; cancel it if it is late, and say what went wrong in our own errors.
+
+        It may take as long as the deadline, but `patience` seconds at least.
+        """
+        context, tag, done = self._context, f"localpower-{uuid4().hex}", Event()
+        if context is None or context._jsc is None:
+            raise WorkerLost("the Spark session was stopped: open another one, and run again")
+        late = Event()
+
+        def watch() -> None:
+            wait = max(self.deadline or 0.0, patience)
+            while not done.wait(wait):
+                late.set()
+                with suppress(Exception):
+                    context.cancelJobsWithTag(tag)
+                wait = 0.5  # it may have been submitted just after
+
+        try:
+            context.addJobTag(tag)
+            if self.deadline is not None:
+                InheritableThread(target=watch, daemon=True).start()
+            return job()
+        except (Py4JError, PySparkException, EOFError, OSError) as error:
+            if late.is_set():
+                raise WorkerLate(
+                    f"a Spark job was cancelled after the deadline of {self.deadline:g} seconds: "
+                    "set a later one, or use more executors or smaller shards"
+                ) from None
+            raise _translated(error) from None
+        except BaseException:
+            with suppress(Exception):
+                context.cancelJobsWithTag(tag)
+            raise
+        finally:
+            done.set()
+            with suppress(Exception):
+                context.removeJobTag(tag)
+
+
+@dataclass(slots=True)
+class Kept:
+    """A matrix that a Python process keeps; `mark` names the lasting task it is prepared by."""
+
+    matrix: LocalMatrix
+    size: int
+    mark: int = 0
+
+
+_kept: dict[tuple[str, int], Kept] = {}  # of the current run, by shard
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """What a partition is asked, on the executor: called with its number and rows as bytes.
+
+    The `letter` holds the task, or one for each shard, and the last one that lasts: `before` is the
+    mark of the latter, `after` the mark of what lasts from now on.
+    """
+
+    run: str
+    frames: tuple[Shard, ...]
+    letter: Any
+    before: int
+    after: int
+
+    def __call__(self, number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
+        with _reported() as failures, one_blas_thread():
+            reply = self._reply(number, frames)
+        for _ in frames:  # else Spark ends this process, with all matrices it keeps
+            pass
+        yield number, failures[0] if failures else reply
+
+    def _reply(self, number: int, frames: Iterator[bytes]) -> Any:
+        letter = self.letter.value if isinstance(self.letter, Broadcast) else self.letter
+        task, lasting = PICKLE.loads(letter)
+        kept = self._find(number, frames, lasting)
+        kept.mark = self.before if self.after == self.before else -1
+        reply = (task[number] if isinstance(task, dict) else task)(kept.matrix)
+        kept.mark = self.after
+        return reply
+
+    def _find(self, number: int, frames: Iterator[bytes], lasting: Task[Any] | None) -> Kept:
+        for key in [key for key in _kept if key[0] != self.run]:
+            del _kept[key]
+        key = self.run, number
+        kept = _kept.get(key)
+        if kept is None or (kept.mark != self.before and lasting is None):
+            pieces = tuple(_pieces(frames))
+            size = sum(_size(piece) for piece in pieces)
+            kept = Kept(LocalMatrix(replace(self.frames[number], pieces=pieces)), size)
+            _kept.pop(key, None)
+            if not _kept or sum(other.size for other in _kept.values()) + size <= KEPT:
+                _kept[key] = kept
+        if kept.mark != self.before and lasting is not None:
+            lasting.for_shard(number)(kept.matrix)
+            kept.mark = self.before
+        return kept
+
+
+@contextmanager
+def _reported() -> Iterator[list[Failure]]:
+    """Take down what a task raises as a reply: Spark would try it again, and print it."""
+    failures: list[Failure] = []
+    try:
+        yield failures
+    except DataError as error:
+        failures.append(Failure(traceback.format_exc(), str(error)))
+    except Exception:
+        failures.append(Failure(traceback.format_exc()))
+
+
+def _pieces(frames: Iterable[bytes]) -> Iterator[Piece]:
+    for frame in frames:
+        piece = PICKLE.loads(frame)
+        if isinstance(piece, Failure):
+            raise DataError(piece.complaint) if piece.complaint else WorkerFailed(piece.traceback)
+        yield piece
+
+
+def _fold(number: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Add one group of replies, as `linalg.fold` does."""
+    replies = [reply for _, reply in sorted(pairs, key=lambda pair: pair[0])]
+    failures = [reply for reply in replies if isinstance(reply, Failure)]
+    if not failures:
+        with _reported() as failures, one_blas_thread():
+            total = reduce(add, replies)
+    yield number, failures[0] if failures else total
+
+
+def _group(number: int) -> int:
+    return number // FAN_IN
+
+
+def _itself(item: Any) -> Any:
+    return item
+
+
+def _in_order(pairs: Iterable[tuple[int, tuple[int, Any]]]) -> Iterator[Any]:
+    return (chunk for _, (_, chunk) in sorted(pairs, key=lambda pair: pair[1][0]))
+
+
+def _chunks(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Cut pieces into such as can travel; shards work alike however their rows are cut."""
+    for piece in pieces:
+        rows = piece.shape[0]
+        step = max(1, rows if is_stored(piece) else CHUNK * rows // max(1, _size(piece)))
+        for start in range(0, max(rows, 1), step):
+            yield cut(piece, start, min(start + step, rows))
+
+
+def _size(piece: Piece) -> int:
+    if isinstance(piece, np.ndarray) or is_stored(piece):
+        return int(piece.nbytes)
+    return int(piece.data.nbytes + piece.indices.nbytes + piece.indptr.nbytes)
+
+
+def _elements(data: Any) -> Any:
+    """Return the RDD whose elements are rows, vectors or blocks."""
+    if isinstance(data, RDD):
+        return data
+    if type(data).__name__.endswith("RowMatrix"):
+        return data.rows
+    data = data.to_spark() if type(data).__module__.startswith("pyspark.pandas") else data
+    from pyspark.sql.types import BooleanType, FloatType, NumericType
+
+    fields = data.schema.fields
+    kinds = [field.dataType for field in fields]
+    try:
+        rows = data.rdd
+    except PySparkException:
+        raise DataError("a DataFrame of Spark Connect has no RDD; use a classic session") from None
+    if len(kinds) == 1 and type(kinds[0]).__name__ in ("VectorUDT", "ArrayType"):
+        return rows.map(_first)
+    words = [
+        field.name for field in fields if not isinstance(field.dataType, NumericType | BooleanType)
+    ]
+    if words:
+        raise DataError(
+            f"column(s) {', '.join(words)} of the DataFrame hold no numbers: select those that do, "
+            "or one column of vectors"
+        )
+    narrow = all(isinstance(kind, FloatType) for kind in kinds)
+    return rows.mapPartitions(partial(_arrays, "float32" if narrow else "float64"))
+
+
+def _first(row: Any) -> Any:
+    return row[0]
+
+
+def _arrays(kind: str, rows: Iterator[Any]) -> Iterator[Any]:
+    while batch := list(islice(rows, BATCH)):
+        yield np.array(batch, dtype=kind)  # what is missing becomes NaN
+
+
+def _opened(open_block: Callable[[Any], tuple[Piece, ...]], elements: Iterable[Any]) -> Any:
+    """Make pieces of a partition's elements; of vectors, many a piece."""
+    with _reported() as failures:
+        for kind, alike in groupby(map(_plain, elements), key=_kind):
+            if kind == "block":
+                for block in alike:
+                    yield from _chunks(open_block(block))
+                continue
+            while batch := list(islice(alike, BATCH)):
+                block = _stacked(batch) if kind == "sparse" else [_row(row) for row in batch]
+                yield from _chunks(open_block(block))
+    yield from failures
+
+
+def _plain(element: Any) -> Any:
+    return element.vector if type(element).__name__ == "IndexedRow" else element
+
+
+def _kind(element: Any) -> str:
+    if type(element).__name__ == "SparseVector":
+        return "sparse"
+    if isinstance(element, list | tuple):
+        return "row"
+    return "block" if len(getattr(element, "shape", ())) == 2 else "row"
+
+
+def _row(row: Any) -> Any:
+    return row.toArray() if hasattr(row, "toArray") else row
+
+
+def _stacked(vectors: Sequence[Any]) -> Any:
+    from scipy.sparse import csr_array
+
+    sizes = {vector.size for vector in vectors}
+    if len(sizes) > 1:
+        raise DataError(f"vectors of different lengths, {sorted(sizes)}; all need the same")
+    ends = np.cumsum([0, *(len(vector.indices) for vector in vectors)])
+    data = np.concatenate([vector.values for vector in vectors])
+    indices = np.concatenate([vector.indices for vector in vectors])
+    return csr_array((data, indices, ends), shape=(len(vectors), sizes.pop()))
+
+
+def _measured(number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
+    """Rows, columns, type and entries of a partition; its rows are kept on the way."""
+    rows = entries = 0
+    widths: set[int] = set()
+    kinds: set[np.dtype[Any]] = {np.dtype(np.float32)}
+    with _reported() as failures:
+        for piece in _pieces(frames):
+            widths.add(int(piece.shape[1]))
+            narrow = piece.dtype.kind == "f" and piece.dtype.itemsize < 8
+            kinds.add(np.dtype(np.float32 if narrow else np.float64))
+            rows += piece.shape[0]
+            entries += piece.nnz if is_sparse(piece) else piece.shape[0] * piece.shape[1]
+        if len(widths) > 1:
+            raise DataError(f"partition {number} has rows of {sorted(widths)} columns")
+    for _ in frames:
+        pass
+    found = rows, max(widths, default=0), np.result_type(*kinds), entries
+    yield number, failures[0] if failures else found
+
+
+def _handle(shards: Sequence[Shard]) -> Any:
+    """Return the RDD of shards that were adopted."""
+    held = [piece.handle for shard in shards for piece in shard.pieces if isinstance(piece, Held)]
+    if held and [number for _, number in held] != list(range(len(shards))):
+        raise EngineError("shards of Spark's own data can only be placed all, in their order")
+    return held[0][0] if held else None
+
+
+def _context_of(given: Any) -> Any:
+    try:
+        return getattr(given, "sparkContext", given)
+    except PySparkException:
+        raise EngineError(
+            "Spark Connect has no RDDs; give a classic session, or a master"
+        ) from None
+
+
+def _told(error: BaseException) -> str:
+    """Return what Spark says, without the frames of Java."""
+    text = error._desc if hasattr(error, "_desc") else str(error)
+    return JAVA_FRAMES.sub("", text or type(error).__name__).strip()
+
+
+def _translated(error: BaseException) -> EngineError:
+    text = _told(error)
+    if "Traceback (most recent call last)" in text:
+        return WorkerFailed(f"a task failed on a Spark executor:\n{text}")
+    lost = ("exited unexpectedly", "ExecutorLost", "connect back", "shut down", "FetchFailed")
+    if any(sign in text for sign in lost):
+        return WorkerLost(
+            f"a Spark worker was lost, also when its task was tried again; if memory ran out, use "
+            f"more partitions or executors, else run again:\n{text}"
+        )
+    told = isinstance(error, PySparkException) or hasattr(error, "java_exception")
+    if not told:
+        return WorkerLost(f"the Java process of Spark is gone ({text}): run again")
+    return EngineError(f"Spark could not finish a job:\n{text}")
+
+
+def _stop(started: list[Any]) -> None:
+    """End what was started here: the session, and the Java process if it is ours."""
+    while started:
+        context, gateway, folder = started.pop()
+        for _ in range(0 if context is None else 2):  # what a dead Java kept the first from doing
+            with suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                context.stop()
+        if gateway is not None and gateway.proc is not None:
+            _end(gateway)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(gateway: Any) -> None:
+    """End the Java process: by itself when its input ends, or at last without asking."""
+    with suppress(Exception):
+        gateway.shutdown()
+    with suppress(OSError):
+        gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(10)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    if SparkContext._gateway is gateway:
+        SparkContext._gateway = SparkContext._jvm = None

@@ -1,0 +1,155 @@
+"""MPI jobs: what ranks do is in mpi_cases.py, and here the jobs are started."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from helpers import same_bits, with_spectrum
+
+import localpower as lp
+
+HERE = Path(__file__).parent
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MPIR_CVAR_ENABLE_YIELD": "1"}
+SECONDS = 120
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is missing"),
+    pytest.mark.skipif(not MPIEXEC.exists(), reason=f"there is no {MPIEXEC}: pip install mpich"),
+]
+
+
+SHARED = Path("/dev/shm")
+
+
+def shared():
+    return set(SHARED.glob("mpich_*"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(request):
+    """No process is; MPICH leaves its shared memory, but only where a job was aborted."""
+    before = shared()
+    yield
+    assert not psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)[1]
+    left = shared() - before
+    for path in left:
+        path.unlink()
+    assert not left or "killed" in request.node.name or "interrupted" in request.node.name
+
+
+def job(ranks, *command, **options):
+    """Run an MPI job; return what it printed."""
+    return subprocess.run(
+        [MPIEXEC, "-n", str(ranks), sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=ENVIRONMENT,
+        **options,
+    )
+
+
+def well(ranks, *names):
+    """Run cases on so many ranks; all of them must be well on all ranks."""
+    done = job(ranks, "-W", "ignore", "-m", "mpi4py", str(HERE / "mpi_cases.py"), *names)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert done.stdout.split("\n") == [*(f"{name}: well" for name in names), ""]
+
+
+def test_the_contract_holds_for_rows_that_rank_0_spreads_over_four_ranks():
+    chosen = "float64 or not bits"
+    done = job(4, str(HERE / "mpi_contract.py"), "-k", chosen, cwd=HERE.parent.parent)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert " passed" in done.stdout
+
+
+def test_ranks_get_the_bits_of_one_process_or_by_the_librarys_own_sums_those_but_for_rounding():
+    well(3, "native_data", "led", "own_communicator", "native_order")
+
+
+def test_more_ranks_than_are_added_at_once_get_the_bits_of_one_process():
+    well(9, "bits", "large")
+
+
+def test_an_exception_on_any_rank_ends_all_of_them_and_the_next_call_is_fine():
+    well(3, "errors")
+
+
+def test_ranks_are_never_left_waiting():
+    well(3, "late", "left_alone", "mixed", "polite")
+
+
+def test_one_rank_is_enough():
+    well(1, "alone", "room")
+
+
+def test_a_killed_rank_ends_the_job():
+    started = time.monotonic()
+    done = job(3, str(HERE / "mpi_cases.py"), "killed")
+    assert time.monotonic() - started < 30
+    assert done.returncode != 0
+    assert "well" not in done.stdout
+
+
+def test_an_interrupted_job_ends():
+    run = subprocess.Popen(
+        [MPIEXEC, "-n", "3", sys.executable, str(HERE / "mpi_cases.py"), "endless"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert run.stdout.readline() == "running\n"
+    ranks = psutil.Process(run.pid).children(recursive=True)
+    assert len(ranks) >= 3
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=30)
+    assert run.returncode != 0
+    assert not psutil.wait_procs(ranks, timeout=10)[1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rows = with_spectrum(120, 0.7 ** np.arange(9))
+    for rank, part in enumerate(np.array_split(rows, 3)):
+        np.save(tmp_path / f"rows-{rank}.npy", part)
+    np.save(tmp_path / "all.npy", rows)
+    return tmp_path
+
+
+@pytest.mark.parametrize("data", ["rows-{rank}.npy", "all.npy"])
+def test_the_command_fits_files_of_ranks_or_one_of_rank_0(folder, data):
+    options = ["-k", "2", "--method", "local_ritz", "--seed", "0", "-o", "model"]
+    options += [] if "{" in data else ["--engine", "mpi"]
+    done = job(3, "-m", "localpower", "fit", data, *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("component") == done.stdout.count("-> model") == 1
+    assert not done.stderr
+    parts = [folder / f"rows-{rank}.npy" for rank in range(3)]
+    asked = {"method": "local_ritz", "rng": 0, "engine": "inline"}
+    assert same_bits(lp.Result.load(folder / "model"), lp.svd(parts, 2, **asked))
+
+
+def test_the_command_says_once_what_is_wrong_and_on_which_rank(folder):
+    (folder / "rows-1.npy").unlink()
+    done = job(3, "-m", "localpower", "fit", "rows-{rank}.npy", "-k", "2", "-o", "m", cwd=folder)
+    assert done.returncode != 0
+    assert done.stderr.count("localpower:") == 1
+    assert "rank 1: FileNotFoundError" in done.stderr
+    assert not (folder / "m").exists()
+    alone = subprocess.run(
+        [sys.executable, "-m", "localpower", "fit", "rows-{rank}.npy", "-k", "2"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    assert alone.returncode == 2
+    assert "mpiexec" in alone.stderr

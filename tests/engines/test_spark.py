@@ -1,0 +1,372 @@
+"""Real Spark: data of its own kind, the user's session, processes killed, jobs that hang."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import scipy.sparse as sp
+from helpers import same_bits, with_spectrum
+
+import localpower as lp
+from localpower.core.shard import Shard
+from localpower.core.tasks import Describe, Done, PowerSteps, Prepare, Task
+from localpower.data.partition import contiguous
+from localpower.data.source import held, open_source, pieces_of
+
+pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
+if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    pytest.skip("there is no Java, which Spark needs", allow_module_level=True)
+
+module = import_module("localpower.engines.spark")
+
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+
+A = with_spectrum(300, 0.8 ** np.arange(12), seed=1) * 10
+S = sp.random_array((300, 12), density=0.2, rng=np.random.default_rng(2), format="csr")
+BASIS = np.linalg.qr(np.random.default_rng(0).standard_normal((12, 3)))[0]
+STEP = PowerSteps(BASIS, steps=2)
+CENTRED = Prepare(A.mean(axis=0), 0.5)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with lp.connect("spark:2") as engine:
+        yield engine
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.fixture(scope="module")
+def session(engine):
+    """What a user may have open: here, on the context that the engine has started."""
+    import warnings
+
+    from pyspark.sql import SparkSession
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return SparkSession.builder.getOrCreate()
+
+
+@pytest.fixture
+def context(session):
+    yield session.sparkContext
+    assert session.sparkContext.parallelize([1, 2]).sum() == 3
+
+
+def place(engine, data=A, workers=2):
+    engine.place(contiguous(open_source(data), workers).shards)
+    return engine
+
+
+def expected(workers=2):
+    with lp.connect("inline") as engine:
+        place(engine, workers=workers)
+        list(engine.map(CENTRED))
+        return engine.sum(STEP).product
+
+
+def workers():
+    """Python processes of Spark: children of its daemon."""
+    every = psutil.Process().children(recursive=True)
+    every = [p for p in every if p.status() != psutil.STATUS_ZOMBIE and p.name() != "java"]
+    pids = {p.pid for p in every}
+    return [p for p in every if p.ppid() in pids]
+
+
+def jobs(engine):
+    return engine._context._jsc.sc().dagScheduler().numTotalJobs()
+
+
+METHODS = ["local_power", "local_ritz", "block_lanczos", "tsqr", "uda", "wda", "dr_svd"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nine_shards_give_the_bits_of_the_reference(engine, method):
+    options = {"method": method, "max_rounds": 1, "workers": 9, "center": True, "rng": 5}
+    reference = lp.svd(A, 3, engine="inline", **options)
+    result = lp.svd(A, 3, engine=engine, **options)
+    assert same_bits(reference, result)
+    assert reference.ledger == result.ledger
+
+
+def test_a_round_is_one_job_and_a_sum_comes_in_few_parts(engine):
+    place(engine, workers=9)
+    list(engine.map(CENTRED))
+    before, collected = jobs(engine), []
+    original = engine._collected
+    engine._collected = lambda *args: collected.append(args[1]) or original(*args)
+    try:
+        total = engine.sum(STEP).product
+        list(engine.map(Describe(extremes=False), [3, 1]))
+    finally:
+        del engine._collected
+    assert jobs(engine) == before + 2
+    assert collected == [range(2), [3, 1]]
+    assert total.tobytes() == expected(9).tobytes()
+
+
+def test_large_tasks_and_rows_in_many_elements_change_no_bit(engine, monkeypatch):
+    monkeypatch.setattr(module, "LARGE", 0)
+    monkeypatch.setattr(module, "CHUNK", 1000)
+    place(engine)
+    list(engine.map(CENTRED))
+    assert engine.sum(STEP).product.tobytes() == expected().tobytes()
+
+
+def vectors(kind):
+    from pyspark.ml import linalg as ml
+    from pyspark.mllib import linalg as mllib
+
+    dense = {"rows": list, "ml": ml.DenseVector, "mllib": mllib.DenseVector, "numpy": np.array}
+    if kind in dense:
+        return [dense[kind](row) for row in A]
+    make = ml.SparseVector if kind == "ml sparse" else mllib.SparseVector
+    starts = zip(S.indptr[:-1], S.indptr[1:], strict=True)
+    return [make(12, S.indices[a:b].tolist(), S.data[a:b].tolist()) for a, b in starts]
+
+
+KINDS = ["rows", "numpy", "float32", "ml", "mllib sparse", "blocks", "sparse blocks", "frames"]
+KINDS += ["RowMatrix", "IndexedRowMatrix", "DataFrame", "DataFrame of vectors"]
+
+
+def native(kind, session):
+    """Data of Spark's own kind in three partitions, and the same as a list of blocks."""
+    context = session.sparkContext
+    cuts = [slice(0, 100), slice(100, 200), slice(200, 300)]
+    dense, sparse = [A[c] for c in cuts], [S[c] for c in cuts]
+    if kind == "float32":
+        narrow = A.astype(np.float32)
+        return context.parallelize(list(narrow), 3), [narrow[c] for c in cuts]
+    if kind == "blocks":
+        return context.parallelize(dense, 3), dense
+    if kind == "sparse blocks":
+        return context.parallelize(sparse, 3), sparse
+    if kind == "frames":
+        pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+        return context.parallelize([pandas.DataFrame(block) for block in dense], 3), dense
+    if kind in ("RowMatrix", "IndexedRowMatrix"):
+        from pyspark.mllib.linalg import distributed
+
+        rows = vectors("mllib sparse")
+        rows = rows if kind == "RowMatrix" else list(enumerate(rows))
+        return getattr(distributed, kind)(context.parallelize(rows, 3)), sparse
+    if kind == "DataFrame":
+        rows = context.parallelize(A.tolist(), 3)
+        return session.createDataFrame(
+            rows, ["rows", "shape", *(f"c{j}" for j in range(10))]
+        ), dense
+    if kind == "DataFrame of vectors":
+        rows = context.parallelize([(vector,) for vector in vectors("ml sparse")], 3)
+        return session.createDataFrame(rows, ["features"]), sparse
+    blocks = sparse if kind.endswith("sparse") else dense
+    return context.parallelize(vectors(kind), 3), blocks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_native_data_give_the_bits_of_their_blocks(engine, session, kind):
+    data, blocks = native(kind, session)
+    assert engine.takes(data)
+    own = held(engine.adopt(data, pieces_of), "data", None)
+    engine.place(contiguous(own, 3).shards)
+    found = engine.sum(STEP).product
+    with lp.connect("inline") as reference:
+        reference.place(contiguous(open_source(blocks), 3).shards)
+        assert reference.dtype == engine.dtype
+        assert reference.sum(STEP).product.tobytes() == found.tobytes()
+
+
+def test_empty_partitions_are_fine(engine, context):
+    data = context.parallelize([A[:200], A[200:]], 4)
+    reference = lp.svd([A[:0], A[:200], A[:0], A[200:]], 3, method="tsqr", engine="inline", rng=0)
+    assert same_bits(reference, lp.svd(data, 3, method="tsqr", engine=engine, rng=0))
+
+
+def test_sparse_vectors_stay_sparse(engine, context):
+    parts = engine.adopt(context.parallelize(vectors("ml sparse"), 3), pieces_of)
+    assert sum(part.nnz for part in parts) == S.nnz
+    assert [part.shape for part in parts] == [(100, 12)] * 3
+
+
+def test_the_users_session_is_left_running_and_clean(engine, session):
+    kept = len(session.sparkContext._jsc.getPersistentRDDs())
+    rows = session.sparkContext.parallelize([A[:150], A[150:]], 2).cache()
+    for mine in (session, session.sparkContext, "spark"):
+        reference = lp.svd([A[:150], A[150:]], 2, method="gram", engine="inline", rng=0)
+        assert same_bits(reference, lp.svd(rows, 2, method="gram", engine=mine, rng=0))
+    assert rows.count() == 2
+    assert len(session.sparkContext._jsc.getPersistentRDDs()) == kept + 1
+    rows.unpersist()
+
+
+def test_rows_that_cannot_be_used_are_data_errors(engine, session):
+    context = session.sparkContext
+    words = session.createDataFrame([(1.0, "a")], ["x", "name"])
+    with pytest.raises(lp.DataError, match=r"column\(s\) name of the DataFrame hold no numbers"):
+        lp.svd(words, 1, engine=engine)
+    missing = session.createDataFrame([(1.0, 2.0), (3.0, None)], ["x", "y"])
+    with pytest.raises(lp.DataError, match=r"NaN or infinity in data, shard \d, row \d, column 1"):
+        lp.svd(missing, 1, engine=engine)
+    with pytest.raises(lp.DataError, match="different lengths"):
+        lp.svd(context.parallelize([[1.0, 2.0], [3.0]], 1), 1, engine=engine)
+
+
+def test_what_raises_on_an_executor_is_told_without_java(engine, context):
+    def read(number):
+        raise FileNotFoundError(f"there is no part {number}")
+
+    with pytest.raises(lp.WorkerFailed, match="no part 1") as caught:
+        lp.svd(context.parallelize([1], 1).map(read), 1, engine=engine)
+    assert "Traceback" in str(caught.value)
+    assert "\tat " not in str(caught.value)
+    place(engine)
+    with pytest.raises(lp.WorkerFailed, match="a block of float64"):
+        list(engine.map(PowerSteps(np.eye(3), steps=1)))
+    assert engine.sum(Describe(extremes=False)).rows == 300
+
+
+@dataclass(frozen=True, eq=False)
+class Die(Task):
+    """Kill the process that works on the shard: each time, or once if there is a `path`."""
+
+    path: str = ""
+
+    def __call__(self, matrix):
+        if not self.path or not Path(self.path).exists():
+            if self.path:
+                Path(self.path).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Done()
+
+
+@dataclass(frozen=True, eq=False)
+class Sleep(Task):
+    """Take very long."""
+
+    def __call__(self, matrix):
+        time.sleep(1000)
+        return Done()
+
+
+def test_a_killed_process_is_made_good_by_spark(engine, tmp_path):
+    place(engine)
+    list(engine.map(CENTRED))
+    for process in workers():
+        process.kill()
+    assert engine.sum(STEP).product.tobytes() == expected().tobytes()
+    list(engine.map(Die(str(tmp_path / "dead")), [1]))  # in the middle of a task
+    assert (tmp_path / "dead").exists()
+    assert engine.sum(STEP).product.tobytes() == expected().tobytes()
+
+
+def test_a_process_that_dies_each_time_is_lost_and_healing_gives_the_same_bits(engine):
+    place(engine)
+    list(engine.map(CENTRED))
+    with pytest.raises(lp.WorkerLost, match="tried again") as caught:
+        list(engine.map(Die(), [0]))
+    assert "\tat " not in str(caught.value)
+    engine.heal([0])
+    assert engine.sum(STEP).product.tobytes() == expected().tobytes()
+
+
+def test_a_reply_that_does_not_come_is_late(engine):
+    place(engine)
+    list(engine.map(CENTRED))
+    engine.deadline = 1.0
+    start = time.monotonic()
+    try:
+        with pytest.raises(lp.WorkerLate, match="deadline of 1 seconds"):
+            list(engine.map(Sleep()))
+        assert time.monotonic() - start < 10
+    finally:
+        engine.deadline = None
+    engine.heal([0, 1])
+    assert engine.sum(STEP).product.tobytes() == expected().tobytes()
+
+
+def test_a_python_process_keeps_matrices_up_to_a_limit_and_takes_all_it_is_sent(monkeypatch):
+    """The function that Spark calls on its executors, called here."""
+    monkeypatch.setattr(module, "_kept", {})
+    frames = [module.PICKLE.dumps(A[:150]), module.PICKLE.dumps(A[150:])]
+    empty = Shard((), 12, A.dtype)
+
+    def ask(run, number, task, before=0, after=0, lasting=None):
+        letter = module.PICKLE.dumps((task, lasting))
+        sent = iter(frames)
+        job = module.Job(run, (empty,) * 3, letter, before, after)
+        [(place, reply)] = job(number, sent)
+        assert place == number
+        assert not list(sent)
+        return reply
+
+    ask("first", 0, CENTRED, 0, 1)
+    kept = module._kept["first", 0]
+    reply = ask("first", 0, STEP, 1, 1, CENTRED)
+    assert module._kept["first", 0] is kept
+    other = ask("first", 1, STEP, 1, 1, CENTRED)  # made here, and prepared as the other was
+    assert np.array_equal(reply.product, other.product)
+    monkeypatch.setattr(module, "KEPT", 2 * A.nbytes)
+    ask("first", 2, STEP, 1, 1, CENTRED)
+    assert len(module._kept) == 2
+    failure = ask("first", 0, PowerSteps(np.eye(3), steps=1), 1, 1, CENTRED)
+    assert "a block of float64" in failure.traceback
+    ask("second", 0, STEP)
+    assert list(module._kept) == [("second", 0)]
+
+
+SCRIPT = """
+import sys, numpy as np, psutil
+import localpower as lp
+from localpower.engines import spark
+A = np.random.default_rng(0).standard_normal((200, 8))
+def java():
+    return next(p for p in psutil.Process().children() if p.name() == "java")
+def same(a, b):
+    return a.basis.tobytes() == b.basis.tobytes()
+def callback(record, state):
+    if record.round == 2:
+        java().kill()
+options = dict(steps=2, workers=2, max_rounds=3, center=True, rng=0)
+reference = lp.svd(A, 2, engine="inline", **options)
+with lp.connect("spark:2") as engine:
+    ports = [c.laddr.ip for p in psutil.Process().children(recursive=True)
+             for c in p.net_connections("inet") if c.status == "LISTEN"]
+    assert ports and all(ip.endswith("127.0.0.1") for ip in ports), ports
+    result = lp.svd(A, 2, engine=engine, callback=callback, **options)
+    assert same(reference, result)
+    print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
+    lp.svd(A, 2, engine=engine, steps=10**9, workers=2, rng=0)
+"""
+
+
+def test_the_death_of_java_is_made_good_and_ctrl_c_leaves_nothing(tmp_path):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    run = subprocess.Popen(
+        [sys.executable, "-W", "error", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+        start_new_session=True,
+    )
+    pids = run.stdout.readline().split()
+    assert pids, run.communicate()[1]
+    started = [psutil.Process(int(pid)) for pid in pids]
+    time.sleep(3)
+    os.killpg(run.pid, signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    assert "\tat " not in errors
+    assert not psutil.wait_procs(started, timeout=10)[1]
+    assert not list(folder.iterdir())
