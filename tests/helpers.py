@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
 
 ENGINES = ["inline", "threads:3", "processes:2"]
+REMOTE = ["dask", "ray", "spark"]  # MPI has a process of its own that runs the contract
 METHODS = ["local_power", "dpi", "one_shot", "uda", "wda", "aligned_average", "dr_svd"]
 METHODS += ["local_ritz", "block_krylov", "block_lanczos", "gram", "tsqr"]
 EPS = np.finfo(float).eps
@@ -86,3 +92,29 @@ def same_bits(a, b):
     pairs += [(a.basis, b.basis), (a.explained_variance, b.explained_variance)]
     pairs += [] if a.U is None else [(a.U, b.U)]
     return all(x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in pairs)
+
+
+@contextmanager
+def cluster(name):
+    """A live cluster of two workers, as a user would have it open; or the name as it is."""
+    if name not in REMOTE:
+        yield name
+        return
+    library = {"dask": "distributed", "spark": "pyspark"}.get(name, name)
+    pytest.importorskip(library, reason=f"the extra {name!r} is not installed")
+    if name == "spark" and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("there is no Java, which Spark needs")
+    if name == "dask":
+        from distributed import Client, LocalCluster
+
+        options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+        with (
+            LocalCluster(host="127.0.0.1", silence_logs=40, **options) as mine,
+            Client(mine, set_as_default=False) as client,
+        ):
+            yield client
+        return
+    import localpower as lp
+
+    with lp.connect(f"{name}:2"):  # what runs already is used and left open by the next
+        yield name

@@ -1,9 +1,11 @@
-"""What every engine promises; a new engine is one more row in `helpers.ENGINES`."""
+"""What every engine promises; a new engine is one more row in `helpers.ENGINES` or `REMOTE`."""
+
+from itertools import product
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers import ENGINES, METHODS, same_bits, with_spectrum
+from helpers import ENGINES, METHODS, REMOTE, cluster, same_bits, with_spectrum
 
 import localpower as lp
 from localpower.core.errors import EngineError
@@ -15,6 +17,7 @@ DENSE = with_spectrum(203, 0.7 ** np.arange(17), seed=1) * 10
 SPARSE = sp.random_array((203, 17), density=0.2, rng=np.random.default_rng(2), format="csr")
 UNEQUAL = [DENSE[:150], DENSE[150:151], DENSE[:0], DENSE[151:]]
 
+METHODS_ASKED = ("local_power", "local_ritz", "tsqr", "uda", "wda", "dr_svd")
 DATA = {
     "float64": DENSE,
     "float32": DENSE.astype(np.float32),
@@ -25,9 +28,16 @@ DATA = {
 }
 
 
-@pytest.fixture(params=ENGINES)
-def engine(request):
-    with lp.connect(request.param) as engine:
+@pytest.fixture(scope="module", params=[*ENGINES, *REMOTE])
+def address(request):
+    """What `connect` is given: a name, or a cluster that is started for all tests with it."""
+    with cluster(request.param) as address:
+        yield address
+
+
+@pytest.fixture
+def engine(address):
+    with lp.connect(address) as engine:
         yield engine
 
 
@@ -36,8 +46,15 @@ def place(engine, data, workers):
     return engine
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", DATA)
+def combinations():
+    """Engines, methods and data; on Spark, where a round takes long, those that differ most."""
+    slow = METHODS_ASKED, ("float64", "unequal shards")
+    for name in [*ENGINES, *REMOTE]:
+        methods, data = slow if name == "spark" else (METHODS, DATA)
+        yield from product([name], methods, data)
+
+
+@pytest.mark.parametrize(("address", "method", "name"), list(combinations()), indirect=["address"])
 def test_every_engine_gives_the_bits_of_the_reference(engine, method, name):
     options = {"method": method, "max_rounds": 3, "return_u": True, "center": True, "rng": 5}
     workers = None if name == "unequal shards" else 7
