@@ -1,0 +1,378 @@
+"""Real Dask clusters: rows that stay on workers, workers that are killed, and what is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import scipy.sparse as sp
+from helpers import same_bits, with_spectrum
+
+import localpower as lp
+from localpower.core.errors import EngineError
+from localpower.core.tasks import PowerSteps, Prepare
+from localpower.data.partition import contiguous
+from localpower.data.source import open_source
+
+pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import pandas as pd
+from distributed import Client, LocalCluster
+
+A = with_spectrum(301, 0.7 ** np.arange(12), seed=1) * 10
+CUTS = [30] * 10 + [1]  # eleven shards, one of them with a single row
+BLOCKS = np.split(A, np.cumsum(CUTS)[:-1])
+METHODS = ["local_power", "local_ritz", "block_lanczos", "tsqr", "uda", "wda", "dr_svd"]
+OPTIONS = {"max_rounds": 2, "center": True, "return_u": True, "rng": 5}
+Z = np.linalg.qr(np.random.default_rng(0).standard_normal((12, 3)))[0]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    """What a user has open: two processes."""
+    folder = str(tmp_path_factory.mktemp("dask"))
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with (
+        LocalCluster(host="127.0.0.1", local_directory=folder, silence_logs=40, **options) as mine,
+        Client(mine, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def own():
+    """An engine with processes of its own."""
+    with lp.connect("dask:2") as engine:
+        yield engine
+
+
+def children():
+    return set(psutil.Process().children(recursive=True))
+
+
+def workers_of(engine):
+    """Processes of the workers that are there."""
+    return [psutil.Process(pid) for pid in engine.client.run(os.getpid).values()]
+
+
+def place(engine, data, workers):
+    engine.place(contiguous(open_source(data), workers).shards)
+    list(engine.map(Prepare(None, 0.5)))
+
+
+def total(engine):
+    return engine.sum(PowerSteps(Z, 2)).product.tobytes()
+
+
+def totals(engine):
+    for _ in range(3):  # Dask may not have noticed a lost worker at once
+        total(engine)
+
+
+@pytest.mark.parametrize("method", ["local_power", "tsqr"])
+def test_rows_from_here_give_the_bits_of_the_reference(client, method):
+    reference = lp.svd(BLOCKS, 4, engine="inline", method=method, **OPTIONS)
+    result = lp.svd(BLOCKS, 4, engine=client, method=method, **OPTIONS)
+    assert same_bits(reference, result)
+    assert reference.ledger == result.ledger
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_blocks_of_a_dask_array_give_the_bits_of_the_reference(client, method):
+    reference = lp.svd(BLOCKS, 4, engine="inline", method=method, **OPTIONS)
+    data = da.from_array(A, chunks=(tuple(CUTS), -1))
+    result = lp.svd(data, 4, engine=client, method=method, **OPTIONS)
+    assert same_bits(reference, result)
+    assert reference.ledger == result.ledger
+
+
+def sparse(block):
+    return sp.csr_array(np.where(np.abs(block) > 0.5, block, 0.0))
+
+
+def without_sizes(array):
+    return array[da.ones(array.shape[0], chunks=array.chunks[0]) > 0]
+
+
+ARRAY = da.from_array(A, chunks=(100, -1))
+PARTS = [A[:100], A[100:200], A[200:300], A[300:]]
+FRAME = pd.DataFrame(A, columns=list("abcdefghijkl"))
+NATIVE = {
+    "chunks of columns": (da.from_array(A, chunks=(100, 5)), PARTS),
+    "float32": (ARRAY.astype("f4"), [part.astype("f4") for part in PARTS]),
+    "integers": ((ARRAY * 1000).astype("i4"), [(part * 1000).astype("i4") for part in PARTS]),
+    "sparse": (ARRAY.map_blocks(sparse), [sparse(part) for part in PARTS]),
+    "sparse, chunks of columns": (
+        da.from_array(A, chunks=(100, 5)).map_blocks(sparse),
+        [sparse(part) for part in PARTS],
+    ),
+    "unknown sizes": (without_sizes(ARRAY), PARTS),
+    "persisted": (ARRAY, PARTS),
+    "an empty block": (da.from_array(A, chunks=((100, 0, 201), -1)), [A[:100], A[:0], A[100:]]),
+    "frame": (dd.from_pandas(FRAME, npartitions=3), None),
+    "delayed blocks": ([dask.delayed(part) for part in PARTS], PARTS),
+    "futures": (PARTS, PARTS),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [*((name, True) for name in NATIVE), ("frame", False), ("sparse", False)]
+)
+def test_native_data_give_the_bits_of_the_reference(client, name, kept):
+    data, parts = NATIVE[name]
+    if name == "persisted":
+        data = client.persist(data)
+    elif name == "futures":
+        data = client.scatter(parts)
+    elif name == "frame":
+        parts = [part.compute(scheduler="sync").to_numpy() for part in data.partitions]
+    method = "dpi" if kept else "block_krylov"  # a Gram matrix is not made for a single task
+    reference = lp.svd(parts, 3, engine="inline", method=method, **OPTIONS)
+    with lp.connect(client) as engine:
+        engine.memory = None if kept else 0
+        result = lp.svd(data, 3, engine=engine, method=method, **OPTIONS)
+    assert result.run["workers"] == len(parts)
+    assert same_bits(reference, result)
+
+
+def counted(block, folder, block_info=None):
+    number = block_info[0]["chunk-location"][0]
+    with open(os.path.join(folder, str(number)), "a") as stream:
+        stream.write("x")
+    return block
+
+
+def made(folder):
+    return sum(path.stat().st_size for path in Path(folder).iterdir())
+
+
+@pytest.mark.parametrize("memory", [None, 0, 100 * 12 * 8])
+def test_blocks_are_made_once_or_if_memory_is_short_once_per_task(client, tmp_path, memory):
+    data = da.from_array(A, chunks=(100, -1))
+    data = data.map_blocks(counted, folder=str(tmp_path), meta=np.empty((0, 0)))
+    with lp.connect(client) as engine:
+        engine.memory = memory
+        result = lp.svd(data, 3, engine=engine, method="dpi", max_rounds=5, rng=0)
+    tasks = result.ledger.rounds - 1  # `Prepare` does not look at rows
+    kept = {None: 4, 0: 0, 100 * 12 * 8: 1}[memory]
+    assert made(tmp_path) == kept + (4 - kept) * tasks
+
+
+def test_rows_do_not_travel(client):
+    def sent():
+        return sum(
+            client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total).values()
+        )
+
+    data = da.random.default_rng(0).standard_normal((20_000, 100), chunks=(2500, -1))
+    before = sent()
+    lp.svd(data, 3, engine=client, method="dpi", max_rounds=4, rng=0)
+    assert sent() - before < data.nbytes / 4
+
+
+def test_the_users_client_is_left_open_without_our_data(client):
+    lp.svd(BLOCKS, 3, engine=client, rng=0)
+    lp.svd(ARRAY, 3, engine=client, rng=0)
+    for _ in range(100):
+        held = sum(client.run(lambda dask_worker: len(dask_worker.data)).values())
+        if not held:
+            break
+        time.sleep(0.05)
+    assert held == 0
+    assert client.submit(abs, -1).result() == 1
+
+
+def test_a_cluster_is_found_by_its_address_and_left_running(client):
+    address = client.scheduler.address.replace("tcp://", "dask://")
+    with lp.connect(address) as engine:
+        assert engine.size == 2
+        result = lp.svd(BLOCKS, 3, engine=engine, method="dpi", **OPTIONS)
+    assert same_bits(result, lp.svd(BLOCKS, 3, engine="inline", method="dpi", **OPTIONS))
+    assert client.submit(abs, -2).result() == 2
+
+
+def test_an_address_where_nobody_answers_is_an_engine_error():
+    quick = dask.config.set({"distributed.comm.timeouts.connect": "500ms"})
+    with quick, pytest.raises(EngineError, match=r"no Dask scheduler answers at tcp://127\.0"):
+        lp.svd(A, 2, engine="dask://127.0.0.1:9")
+
+
+def broken(block):
+    raise KeyError("mine")
+
+
+def test_errors_tell_what_is_wrong_with_the_data(client):
+    bad = ARRAY.map_blocks(broken, meta=np.empty((0, 0)))
+    with pytest.raises(lp.WorkerFailed, match=r"in broken(.|\n)*KeyError: 'mine'"):
+        lp.svd(bad, 2, engine=client)
+    lie = da.from_delayed(dask.delayed(A[:7]), shape=(9, 12), dtype=A.dtype)
+    with pytest.raises(lp.DataError, match=r"\(7, 12\) where \(9, 12\) is declared"):
+        lp.svd(lie, 2, engine=client)
+    with pytest.raises(lp.DataError, match="real numbers"):
+        lp.svd(ARRAY * 1j, 2, engine=client)
+    with pytest.raises(lp.DataError, match="NaN or infinity in data, shard 1, row 50"):
+        lp.svd(da.where(A[150, 3] == ARRAY, np.nan, ARRAY), 2, engine=client)
+    with pytest.raises(ValueError, match="stay where they are"):
+        lp.svd(ARRAY, 2, engine=client, workers=2)
+
+
+def test_a_lost_worker_raises_and_heal_brings_back_the_bits(own):
+    place(own, A, 11)
+    before = total(own)
+    workers_of(own)[1].kill()
+    start = time.monotonic()
+    with pytest.raises(lp.WorkerLost, match="run again"):
+        totals(own)
+    own.heal(range(11))
+    assert total(own) == before
+    assert time.monotonic() - start < 30
+
+
+def test_a_worker_killed_in_mid_task_raises_worker_lost(own):
+    place(own, A, 2)
+    killer = threading.Timer(1.0, workers_of(own)[0].kill)
+    killer.start()
+    with pytest.raises(lp.WorkerLost):
+        own.sum(PowerSteps(Z, 10**9))
+    killer.join()
+    own.heal([0, 1])  # the other one is still busy: its worker is started anew
+    before = total(own)
+    place(own, A, 2)
+    assert total(own) == before
+
+
+def test_a_worker_that_dies_before_or_while_rows_are_placed(own):
+    place(own, A, 4)
+    before = total(own)
+    for delay in (0.0, 0.05):
+        killer = threading.Timer(delay, workers_of(own)[0].kill)
+        killer.start()
+        own.deadline = 20
+        try:
+            place(own, A, 4)
+        except lp.WorkerLost:
+            place(own, A, 4)
+        killer.join()
+        try:
+            assert total(own) == before
+        except lp.WorkerLost:
+            own.heal(range(4))
+            assert total(own) == before
+        own.deadline = None
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_dask_makes_lost_blocks_again_by_itself(own, kept):
+    reference = lp.svd(BLOCKS, 3, engine="inline", method="dpi", max_rounds=4, rng=0)
+    own.memory = None if kept else 0
+
+    def callback(record, state):
+        if record.round == 2:
+            workers_of(own)[0].kill()
+
+    data = da.from_array(A, chunks=(tuple(CUTS), -1))
+    options = {"method": "dpi", "max_rounds": 4, "rng": 0, "callback": callback}
+    try:
+        result = lp.svd(data, 3, engine=own, **options)
+    finally:
+        own.memory = None
+    assert np.allclose(reference.singular_values, result.singular_values, rtol=1e-12)
+    assert kept is False or same_bits(reference, result)
+
+
+def test_files_are_read_again_by_the_worker_that_comes_after(own, tmp_path):
+    np.save(tmp_path / "rows.npy", A)
+    place(own, tmp_path / "rows.npy", 4)
+    before = total(own)
+    workers_of(own)[0].kill()
+    assert total(own) == before
+
+
+def test_a_reply_that_does_not_come_is_worker_late_and_heal_ends_the_task(own):
+    place(own, A, 3)
+    before = total(own)
+    own.deadline = 1.0
+    start = time.monotonic()
+    with pytest.raises(lp.WorkerLate, match="within 1 s"):
+        list(own.map(PowerSteps(Z, 10**9), [1]))
+    assert time.monotonic() - start < 10
+    own.deadline = 20.0
+    own.heal(range(3))
+    assert total(own) == before
+    own.deadline = None
+
+
+def test_shards_of_the_users_worker_that_is_killed_are_placed_elsewhere(client):
+    with lp.connect(client) as engine:
+        place(engine, A, 11)
+        before = total(engine)
+        workers_of(engine)[0].kill()
+        with pytest.raises(lp.WorkerLost):
+            totals(engine)
+        engine.heal(range(11))
+        assert total(engine) == before
+
+
+def listening(processes):
+    found = set()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found |= {c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"}
+    return found
+
+
+def test_own_clusters_listen_on_loopback_and_leave_nothing():
+    before, folder = children(), Path(tempfile.gettempdir())
+    files = set(folder.iterdir())
+    engine = lp.connect("dask:2")
+    for _ in range(2):  # an engine that was closed can be used again
+        lp.svd(A, 2, engine=engine, method="dpi", max_rounds=2, rng=0)
+        started = [child for child in children() - before if "spawn_main" in str(child.cmdline())]
+        assert len(started) == 2
+        assert listening([psutil.Process(), *started]) == {"127.0.0.1"}
+        engine.close()
+        engine.close()
+        assert not psutil.wait_procs(started, timeout=10)[1]
+    new = [path.name for path in set(folder.iterdir()) - files]
+    assert not [name for name in new if name.startswith(("dask", "localpower"))]
+
+
+SCRIPT = """
+import os, sys, numpy as np, localpower as lp
+def callback(record, state):
+    if record.round == 2:
+        print(*engine.client.run(os.getpid).values(), flush=True)
+if __name__ == "__main__":
+    engine = lp.connect("dask:2")
+    A = np.random.default_rng(0).standard_normal((2000, 50))
+    lp.svd(A, 3, steps=4, engine=engine, max_rounds=10**6, rng=0, callback=callback)
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_a_coordinator_that_is_stopped(sign, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, str(path)]
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as run:
+        workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
+        assert len(workers) == 2
+        os.killpg(run.pid, sign) if sign == signal.SIGINT else run.send_signal(sign)
+        _, errors = run.communicate(timeout=30)
+    assert not psutil.wait_procs(workers, timeout=10)[1]
+    if sign == signal.SIGINT:
+        assert "KeyboardInterrupt" in errors
+        assert [child.name for child in tmp_path.iterdir()] == ["script.py"]
