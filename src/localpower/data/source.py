@@ -232,7 +232,7 @@ def open_source(
 
 def pieces_of(block: Any) -> tuple[Piece, ...]:
     """Rows of one block, as pieces of a shard; it may be without rows."""
-    return _table(block, "a block", Options(), Room(budget(None))).pieces
+    return _table(block, "a block", Options(), Room(1 << 62)).pieces
 
 
 def held(parts: Sequence[Held], name: str, memory: int | str | None) -> Source:

@@ -69,7 +69,8 @@ class Tolerant(Engine):
         super().place(shards)
         for attempt in range(self._retries + 1):
             try:
-                return self._engine.place(shards)
+                self._engine.place(shards)
+                return
             except (EngineError, WireError) as error:
                 last = attempt == self._retries
                 self._note((), f"{type(error).__name__}: {error}", "" if last else "placed again")
