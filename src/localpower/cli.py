@@ -119,6 +119,9 @@ def _fit(options: argparse.Namespace, rows: Any, engine: Any) -> Result:
         workers=options.workers,
         partition="shuffled" if options.shuffle else options.partition,
         engine=engine,
+        deadline=options.deadline,
+        retries=options.retries,
+        on_loss=options.on_loss,
         center=options.center,
         scale=options.scale,
         rng=options.seed,
@@ -390,6 +393,10 @@ def _certificate(result: Result) -> str:
     last = result.history[-1]
     if result.reason == "exact":
         return "exact, up to rounding"
+    if result.reason == "degraded":
+        lost = result.run["degraded"]
+        rows = sum(part["rows"] for part in lost)
+        return f"without {rows} rows: shards {[part['shard'] for part in lost]} were lost"
     if last.angle is None:
         return f"not certified (ended by {result.reason}); give --tol"
     sure = "proven" if last.rigorous else "unless the random start missed something"
@@ -497,7 +504,11 @@ def _add_fit(commands: Any) -> None:
         help=f"{_names(PARTITIONS)}:0.5")  # fmt: skip
     add("--shuffle", action="store_true", help="short for --partition shuffled")
     add("--engine", default="threads", metavar="NAME",
-        help="threads, processes:4, inline; mpi under mpiexec, also by {rank} in DATA")  # fmt: skip
+        help="threads, processes:4, dask, ray, spark, or mpi (also by {rank} in DATA)")  # fmt: skip
+    add("--deadline", type=float, metavar="SECONDS", help="that a round may take")
+    add("--retries", type=int, default=2, metavar="N", help="of a round with lost replies (2)")
+    add("--on-loss", choices=("stop", "degrade"), default="stop", metavar="HOW",
+        help="when they were in vain: stop (default), or degrade")  # fmt: skip
     add("--center", action="store_true", help="subtract the mean: PCA")
     add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
     add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")
