@@ -10,7 +10,7 @@ demo: .venv-demo/ready
 	.venv-demo/bin/python examples/demo.py build/demo
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check .

@@ -3,8 +3,9 @@
     python benchmarks/faults.py [--count 1000] [--engine processes:2] [--output FILE]
 
 A schedule is drawn from its number: a method, shards, a few moments from placement to the last
-round, and for each a signal to one or all worker processes. A run that takes longer than its limit is a hang; one whose bits differ from those of a run without kills, and
-that does not say so, is wrong. Schedules that the output has already are not run again.
+round, and for each a signal to one or all worker processes. A run that takes longer than its limit
+is a hang; one whose bits differ from those of a run without kills, and that does not say so, is
+wrong. Schedules that the output has already are not run again.
 """
 
 from __future__ import annotations

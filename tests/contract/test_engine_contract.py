@@ -1,5 +1,6 @@
 """What every engine promises; a new engine is one more row in `helpers.ENGINES` or `REMOTE`."""
 
+from contextlib import ExitStack
 from itertools import product
 
 import numpy as np
@@ -28,11 +29,24 @@ DATA = {
 }
 
 
-@pytest.fixture(scope="module", params=[*ENGINES, *REMOTE])
-def address(request):
-    """What `connect` is given: a name, or a cluster that is started for all tests with it."""
-    with cluster(request.param) as address:
-        yield address
+@pytest.fixture(scope="module")
+def clusters():
+    """Clusters, each started when it is first asked for, and kept for all tests."""
+    found = {}
+    with ExitStack() as stack:
+
+        def start(name):
+            if name not in found:
+                found[name] = stack.enter_context(cluster(name))
+            return found[name]
+
+        yield start
+
+
+@pytest.fixture(params=[*ENGINES, *REMOTE])
+def address(request, clusters):
+    """What `connect` is given: a name, or a cluster that is open."""
+    return clusters(request.param)
 
 
 @pytest.fixture
@@ -47,11 +61,12 @@ def place(engine, data, workers):
 
 
 def combinations():
-    """Engines, methods and data; on Spark, where a round takes long, those that differ most."""
-    slow = METHODS_ASKED, ("float64", "unequal shards")
-    for name in [*ENGINES, *REMOTE]:
-        methods, data = slow if name == "spark" else (METHODS, DATA)
-        yield from product([name], methods, data)
+    """Engines, methods and data; on clusters, where a round takes long, those that differ most."""
+    for name in ENGINES:
+        yield from product([name], METHODS, DATA)
+    for name in REMOTE:
+        yield from product([name], METHODS_ASKED, ["unequal shards"])
+        yield from product([name], ["local_ritz"], ["float32", "sparse"])
 
 
 @pytest.mark.parametrize(("address", "method", "name"), list(combinations()), indirect=["address"])
