@@ -112,7 +112,7 @@ def test_deviations_do_not_drown_in_a_large_mean(which, dtype, offset):
     rng = np.random.default_rng(0)
     X = (rng.standard_normal((1000, 7)) + offset).astype(dtype)
     exact = X.astype(np.longdouble)
-    mean, m2 = kernels.deviations(X, 0.5)
+    _, _, mean, m2 = kernels.statistics(X, 0.5)
     np.testing.assert_allclose(mean, exact.mean(axis=0) / 2, rtol=1e-14)
     spread = np.square(exact - exact.mean(axis=0)).sum(axis=0) / 4
     np.testing.assert_allclose(m2, spread.astype(float), rtol=1e-9)
@@ -121,14 +121,14 @@ def test_deviations_do_not_drown_in_a_large_mean(which, dtype, offset):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_extremes_are_exact_and_refuse_what_is_not_finite(which, dtype):
     X = np.random.default_rng(0).standard_normal((50, 9)).astype(dtype)
-    low, high = kernels.extremes(X)
+    low, high, _, _ = kernels.statistics(X, 1.0)
     np.testing.assert_array_equal(low, X.min(axis=0))
     np.testing.assert_array_equal(high, X.max(axis=0))
     for value in (np.nan, np.inf, -np.inf):
         for at in ((0, 0), (49, 8), (20, 3)):
             bad = X.copy()
             bad[at] = value
-            assert kernels.extremes(bad) is None
+            assert kernels.statistics(bad, 1.0) is None
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -186,34 +186,27 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
       switch (ld - c < 16 ? ld - c : 16) { EACH(CASE, T) }                                         \
   }
 
-/* Smallest and largest entry of each column; whether all entries are finite. */
-#define EXTREMES(T)                                                                                \
-  TARGET int extremes_##T(const T *restrict B, ptrdiff_t n, ptrdiff_t d, T *restrict low,          \
-                          T *restrict high) {                                                      \
+/* Least and largest entry of each column of B; mean of each column of unit * B and the sum of squared
+ * deviations from it: group by group, merged by Chan's formula. Returns whether all is finite. `work`
+ * has room for 2d numbers. */
+#define STATISTICS(T)                                                                              \
+  TARGET int statistics_##T(const T *restrict B, ptrdiff_t n, ptrdiff_t d, double unit,            \
+                            T *restrict low, T *restrict high, double *restrict mean,              \
+                            double *restrict m2, double *restrict work) {                          \
     int bad = 0;                                                                                   \
-    for (ptrdiff_t j = 0; j < d; j++) low[j] = high[j] = B[j];                                     \
-    for (ptrdiff_t i = 0; i < n; i++, B += d)                                                      \
-      for (ptrdiff_t j = 0; j < d; j++) {                                                          \
-        T x = B[j];                                                                                \
-        low[j] = x < low[j] ? x : low[j];                                                          \
-        high[j] = x > high[j] ? x : high[j];                                                       \
-        bad |= x - x != 0;                                                                         \
-      }                                                                                            \
-    return !bad;                                                                                   \
-  }
-
-/* Mean of each column of unit * B and the sum of squared deviations from it: group by group, merged
- * by Chan's formula. `work` has room for 2d numbers. */
-#define DEVIATIONS(T)                                                                              \
-  TARGET void deviations_##T(const T *restrict B, ptrdiff_t n, ptrdiff_t d, double unit,           \
-                             double *restrict mean, double *restrict m2, double *restrict work) {  \
     double *center = work, *square = work + d;                                                     \
-    for (ptrdiff_t j = 0; j < d; j++) mean[j] = m2[j] = 0;                                         \
+    for (ptrdiff_t j = 0; j < d; j++) low[j] = high[j] = B[j], mean[j] = m2[j] = 0;                \
     for (ptrdiff_t i = 0; i < n; i += MAX_GROUP, B += MAX_GROUP * d) {                             \
       ptrdiff_t m = i + MAX_GROUP < n ? MAX_GROUP : n - i;                                         \
       for (ptrdiff_t j = 0; j < d; j++) center[j] = square[j] = 0;                                 \
       for (ptrdiff_t q = 0; q < m; q++)                                                            \
-        for (ptrdiff_t j = 0; j < d; j++) center[j] += unit * B[q * d + j];                        \
+        for (ptrdiff_t j = 0; j < d; j++) {                                                        \
+          T x = B[q * d + j];                                                                      \
+          low[j] = x < low[j] ? x : low[j];                                                        \
+          high[j] = x > high[j] ? x : high[j];                                                     \
+          bad |= x - x != 0;                                                                       \
+          center[j] += unit * x;                                                                   \
+        }                                                                                          \
       for (ptrdiff_t j = 0; j < d; j++) center[j] /= m;                                            \
       for (ptrdiff_t q = 0; q < m; q++)                                                            \
         for (ptrdiff_t j = 0; j < d; j++) {                                                        \
@@ -227,6 +220,7 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
         m2[j] += square[j] + i * share * delta * delta;                                            \
       }                                                                                            \
     }                                                                                              \
+    return !bad;                                                                                   \
   }
 
 /* How often a byte occurs; sums of a byte's width are what the machine adds fastest. */
@@ -290,10 +284,8 @@ TARGET int fields(const uint8_t *text, ptrdiff_t n, uint8_t delimiter, ptrdiff_t
 
 INTERLEAVE(double)
 INTERLEAVE(float)
-EXTREMES(double)
-EXTREMES(float)
-DEVIATIONS(double)
-DEVIATIONS(float)
+STATISTICS(double)
+STATISTICS(float)
 PANEL(double, double4, 4, 1, 8)
 PANEL(double, double4, 4, 2, 6)
 PANEL(double, double4, 4, 3, 4)

@@ -45,11 +45,9 @@ def _library() -> Any:
         dense.argtypes = [pointer, size, size, pointer, number, pointer, pointer, pointer]
         csr.argtypes = [size, pointer, pointer, pointer, size, pointer, pointer, pointer, pointer]
         dense.restype = csr.restype = None
-        extremes = getattr(library, f"extremes_{name}")
-        deviations = getattr(library, f"deviations_{name}")
-        extremes.argtypes, extremes.restype = [pointer, size, size, pointer, pointer], number
-        deviations.argtypes = [pointer, size, size, ctypes.c_double, pointer, pointer, pointer]
-        deviations.restype = None
+        statistics = getattr(library, f"statistics_{name}")
+        statistics.argtypes = [pointer, size, size, ctypes.c_double, *[pointer] * 5]
+        statistics.restype = number
         interleave = getattr(library, f"interleave_{name}")
         interleave.argtypes, interleave.restype = [pointer, size, size, pointer], None
     return library
@@ -116,29 +114,23 @@ def interleave(columns: Sequence[Array], out: Array, other: Executor | None = No
     rest.result()
 
 
-def extremes(block: Array) -> tuple[Array, Array] | None:
-    """Column minima and maxima of a dense block; None if an entry is not finite."""
-    if LIBRARY is None:
-        with np.errstate(invalid="ignore"):
-            low, high = block.min(axis=0), block.max(axis=0)
-        return (low, high) if np.isfinite([low, high]).all() else None
+def statistics(block: Array, unit: float) -> tuple[Array, Array, Array, Array] | None:
+    """Column minima and maxima of a dense block; None if an entry is not finite.
+
+    Also the means of the block times `unit`, and sums of squared deviations from them.
+    """
     low, high = np.empty((2, block.shape[1]), block.dtype)
-    check = getattr(LIBRARY, f"extremes_{C_NAMES[block.dtype]}")
-    finite = check(block.ctypes.data, *block.shape, low.ctypes.data, high.ctypes.data)
-    return (low, high) if finite else None
-
-
-def deviations(block: Array, unit: float) -> tuple[Array, Array]:
-    """Column means of a dense block times `unit`, and sums of squared deviations from them."""
-    if LIBRARY is None:
-        scaled = np.multiply(block, unit, dtype=np.float64)
-        mean = scaled.mean(axis=0)
-        scaled -= mean
-        return mean, np.square(scaled, out=scaled).sum(axis=0)
     mean, m2, *work = np.empty((4, block.shape[1]))
-    take = getattr(LIBRARY, f"deviations_{C_NAMES[block.dtype]}")
-    take(block.ctypes.data, *block.shape, unit, *(a.ctypes.data for a in (mean, m2, work[0])))
-    return mean, m2
+    if LIBRARY is None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            block.min(axis=0, out=low), block.max(axis=0, out=high)
+            scaled = np.multiply(block, unit, dtype=np.float64)
+            scaled -= scaled.mean(axis=0, out=mean)
+            np.square(scaled, out=scaled).sum(axis=0, out=m2)
+        return (low, high, mean, m2) if np.isfinite([low, high]).all() else None
+    take = getattr(LIBRARY, f"statistics_{C_NAMES[block.dtype]}")
+    out = (a.ctypes.data for a in (low, high, mean, m2, work[0]))
+    return (low, high, mean, m2) if take(block.ctypes.data, *block.shape, unit, *out) else None
 
 
 class GramProduct:

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from localpower.core.kernels import deviations, extremes
+from localpower.core.kernels import statistics
 from localpower.core.linalg import Array
 from localpower.core.shard import Shard
 
 SMALLEST = -1000  # exponent of a shard without a nonzero entry
+SAFE = 30  # exponents up to which squares can be added as they are, those of small entries too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,13 +88,17 @@ def _block_moments(block: Any) -> Moments:
 
 
 def _of_dense(block: Array) -> Moments:
-    found = extremes(block)
+    found = statistics(block, 1.0)
     if found is None:
         row, column = np.argwhere(~np.isfinite(block))[0]
         return _unusable(block.shape, int(row), int(column))
-    low, high = (extreme.astype(float) for extreme in found)
+    low, high = (extreme.astype(float) for extreme in found[:2])
     exponent = _exponent(max(-low.min(), high.max()))
-    mean, m2 = deviations(block, 2.0**-exponent)
+    if abs(exponent) > SAFE:  # squares would leave the number format: once more, in other units
+        found = statistics(block, 2.0**-exponent)
+        assert found is not None
+        return Moments(len(block), exponent, found[2], found[3], low, high)
+    mean, m2 = np.ldexp(found[2], -exponent), np.ldexp(found[3], -2 * exponent)
     return Moments(len(block), exponent, mean, m2, low, high)
 
 
