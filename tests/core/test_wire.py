@@ -180,7 +180,7 @@ def test_numpy_scalars_arrive_as_plain_numbers():
         object(),
         print,
     ],
-    ids=repr,
+    ids=lambda content: type(content).__name__,
 )
 def test_what_the_format_does_not_know_cannot_be_sent(content):
     with pytest.raises(TypeError, match="cannot be sent"):
