@@ -118,3 +118,17 @@ def cluster(name):
 
     with lp.connect(f"{name}:2"):  # what runs already is used and left open by the next
         yield name
+
+
+def started():
+    """Processes below this one, but for the one that Python itself keeps for shared memory."""
+    import psutil
+
+    def line(process):
+        try:
+            return " ".join(process.cmdline())
+        except psutil.Error:  # it is ending
+            return ""
+
+    every = psutil.Process().children(recursive=True)
+    return [process for process in every if "resource_tracker" not in line(process)]

@@ -7,7 +7,6 @@ import os
 import secrets
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from localpower.core.alignment import ALIGNMENTS
 from localpower.core.block_lanczos import BLOCK, block_lanczos
 from localpower.core.certificate import ROUNDING, Certificate, certify
 from localpower.core.engine import Engine
-from localpower.core.errors import ConvergenceWarning, DataError, DataHint, DegradedWarning
+from localpower.core.errors import ConvergenceWarning, DataError, DataHint, DegradedWarning, warn
 from localpower.core.exact import gram, tsqr
 from localpower.core.factors import Factors, factors
 from localpower.core.ledger import Ledger
@@ -709,11 +708,10 @@ def _lost_rows(engine: Tolerant, source: Source) -> list[dict[str, Any]]:
         for n in sorted(engine.missing)
     ]
     count = sum(part["rows"] for part in lost)
-    warnings.warn(
+    warn(
         f"{count} of {source.rows} rows are not in this result: shards {sorted(engine.missing)} "
         'were lost; run["degraded"] names them, run["faults"] tells why',
         DegradedWarning,
-        stacklevel=5,
     )
     return lost
 
@@ -744,10 +742,9 @@ def _warn_not_converged(reason: str, history: Sequence[Record], tol: float, meth
     remedy = remedies.get(reason, "take a method that iterates")
     if reason == "max_rounds" and method != "local_ritz":
         remedy += ", or take method='local_ritz'"
-    warnings.warn(
+    warn(
         f"tol={tol:g} was not reached ({reason}): {reached} after {len(history)} rounds; {remedy}",
         ConvergenceWarning,
-        stacklevel=4,
     )
 
 
@@ -847,10 +844,9 @@ def _check_fit(method: str, options: Options, source: Source) -> None:
     per_row, least = WIDE
     dense = all(not is_sparse(piece) for piece in source.pieces)
     if dense and d >= max(least, per_row * n):
-        warnings.warn(
+        warn(
             f"{n} rows of {d} columns: if the samples are in columns, give the transpose",
             DataHint,
-            stacklevel=3,
         )
 
 

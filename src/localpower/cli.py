@@ -120,7 +120,6 @@ def _fit(options: argparse.Namespace, rows: Any, engine: Any) -> Result:
         partition="shuffled" if options.shuffle else options.partition,
         engine=engine,
         deadline=options.deadline,
-        retries=options.retries,
         on_loss=options.on_loss,
         center=options.center,
         scale=options.scale,
@@ -504,11 +503,10 @@ def _add_fit(commands: Any) -> None:
         help=f"{_names(PARTITIONS)}:0.5")  # fmt: skip
     add("--shuffle", action="store_true", help="short for --partition shuffled")
     add("--engine", default="threads", metavar="NAME",
-        help="threads, processes:4, dask, ray, spark, or mpi (also by {rank} in DATA)")  # fmt: skip
+        help="threads, processes:4, dask, ray, spark, mpi")  # fmt: skip
     add("--deadline", type=float, metavar="SECONDS", help="that a round may take")
-    add("--retries", type=int, default=2, metavar="N", help="of a round with lost replies (2)")
     add("--on-loss", choices=("stop", "degrade"), default="stop", metavar="HOW",
-        help="when they were in vain: stop (default), or degrade")  # fmt: skip
+        help="of shards: stop (default), degrade")  # fmt: skip
     add("--center", action="store_true", help="subtract the mean: PCA")
     add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
     add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")

@@ -127,7 +127,7 @@ def test_a_reply_that_is_not_taken_leaves_the_engine_usable(engine):
 
 def test_an_exception_in_a_task_is_raised_and_the_engine_stays_usable(engine):
     place(engine, DENSE, 3)
-    with pytest.raises((EngineError, TypeError), match=r"a block of float64 \(68, 17\)"):
+    with pytest.raises((EngineError, TypeError), match=r"a block of float64 \(6[78], 17\)"):
         list(engine.map(PowerSteps(np.eye(3), steps=1)))  # a basis of the wrong height
     place(engine, DENSE, 3)
     assert engine.sum(Describe(extremes=False)).rows == 203

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from helpers import same_bits, with_spectrum
+from helpers import same_bits, started, with_spectrum
 
 import localpower as lp
 
@@ -38,7 +38,7 @@ def _nothing_is_left(request):
     """No process is; MPICH leaves its shared memory, but only where a job was aborted."""
     before = shared()
     yield
-    assert not psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)[1]
+    assert not psutil.wait_procs(started(), timeout=10)[1]
     left = shared() - before
     for path in left:
         path.unlink()

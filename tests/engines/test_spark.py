@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse as sp
-from helpers import same_bits, with_spectrum
+from helpers import same_bits, started, with_spectrum
 
 import localpower as lp
 from localpower.core.shard import Shard
@@ -41,7 +41,7 @@ CENTRED = Prepare(A.mean(axis=0), 0.5)
 def engine():
     with lp.connect("spark:2") as engine:
         yield engine
-    assert not psutil.Process().children(recursive=True)
+    assert not started()
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def expected(workers=2):
 
 def workers():
     """Python processes of Spark: children of its daemon."""
-    every = psutil.Process().children(recursive=True)
+    every = started()
     every = [p for p in every if p.status() != psutil.STATUS_ZOMBIE and p.name() != "java"]
     pids = {p.pid for p in every}
     return [p for p in every if p.ppid() in pids]

@@ -16,6 +16,9 @@
     DegradedWarning (UserWarning)     shards were lost, and the result is without them
 """
 
+import sys
+import warnings
+
 
 class LocalPowerError(Exception):
     """Base of all exceptions of this package."""
@@ -62,3 +65,12 @@ class MissingExtra(LocalPowerError, ImportError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an extra: pip install 'localpower[{extra}]'")
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn, and name the line of the user's that called this package."""
+    frame, level = sys._getframe(), 1
+    ours = __name__.partition(".")[0]
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(ours):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

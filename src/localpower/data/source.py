@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.errors import DataError, DataHint
+from localpower.core.errors import DataError, DataHint, warn
 from localpower.core.shard import (
     Held,
     Piece,
@@ -209,7 +208,7 @@ def open_source(
         tables = _settle(tables, columns, options)
         _check_widths(names, tables)
         if (hint := _hint(tables[0])) is not None:
-            warnings.warn(hint + _whose_options(hint), DataHint, stacklevel=3)
+            warn(hint + _whose_options(hint), DataHint)
         if labels is not None:
             tables = _labelled(tables, labels)
     except DataError as error:
