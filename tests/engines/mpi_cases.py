@@ -229,10 +229,10 @@ def polite():
     def rest(record, state):
         time.sleep(1.5)
 
-    before = time.process_time()
+    started, before = time.monotonic(), time.process_time()
     lp.svd(blocks()[RANK], 2, engine=COMM, method="dpi", max_rounds=1, callback=rest, rng=0)
-    used = time.process_time() - before
-    assert used < 0.5, used
+    used, passed = time.process_time() - before, time.monotonic() - started
+    assert used < passed / 3, (used, passed)
 
 
 def own_communicator():

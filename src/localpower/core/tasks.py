@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -31,7 +31,11 @@ class Task(Generic[R]):
     """
 
     __slots__ = ()
-    lasts: ClassVar[bool] = False
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the shard is another afterwards."""
+        return False
 
     def __call__(self, matrix: LocalMatrix) -> R:
         """Do the work on one shard."""
@@ -89,7 +93,7 @@ class Weigh(Task[Weighed[R]]):
     key: str = ""
 
     @property
-    def lasts(self) -> bool:  # type: ignore[override]
+    def lasts(self) -> bool:
         return self.task.lasts
 
     def for_shard(self, number: int) -> Task[Weighed[R]]:
@@ -240,12 +244,15 @@ class Prepare(Task[Kernel]):
     About `products` products with (d, `width`) matrices are to come; the shard chooses how.
     """
 
-    lasts: ClassVar[bool] = True
     shift: Array | None
     factor: Array | float
     exponent: int = 0
     products: int = 0
     width: int = 1
+
+    @property
+    def lasts(self) -> bool:
+        return True
 
     def __call__(self, matrix: LocalMatrix) -> Kernel:
         matrix.prepare(self.shift, self.factor, self.exponent, self.products, self.width)

@@ -417,7 +417,8 @@ class Mpi(Engine):
         self, run: Callable[[], R], data: Any, open_block: Callable[[Any], tuple[Piece, ...]]
     ) -> R:
         if self.rank:
-            return self._join(data, open_block)  # type: ignore[no-any-return]
+            joined: R = self._join(data, open_block)
+            return joined
         self._muster()
         if not self._together():
             return run()
