@@ -17,8 +17,11 @@ import localpower as lp
 A = np.random.default_rng(0).standard_normal((4000, 60))
 
 
+BEFORE = set()  # what other tests of this interpreter started
+
+
 def children():
-    return psutil.Process().children(recursive=True)
+    return [c for c in psutil.Process().children(recursive=True) if c not in BEFORE]
 
 
 def gone(processes, seconds=10):
@@ -28,9 +31,10 @@ def gone(processes, seconds=10):
 
 @pytest.fixture(autouse=True)
 def _no_process_is_left():
-    before = set(children())
+    BEFORE.clear()
+    BEFORE.update(children())
     yield
-    assert gone([child for child in children() if child not in before])
+    assert gone(children())
 
 
 def test_rows_are_placed_once_and_never_sent_again():
