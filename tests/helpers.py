@@ -120,8 +120,11 @@ def cluster(name):
         yield name
 
 
-def started():
-    """Processes below this one, but for the one that Python itself keeps for shared memory."""
+def started(word=""):
+    """Processes below this one, but for the one that Python itself keeps for shared memory.
+
+    With a `word`, those that have it in their command line.
+    """
     import psutil
 
     def line(process):
@@ -131,4 +134,4 @@ def started():
             return ""
 
     every = psutil.Process().children(recursive=True)
-    return [process for process in every if "resource_tracker" not in line(process)]
+    return [p for p in every if word in (words := line(p)) and "resource_tracker" not in words]

@@ -3,17 +3,17 @@
 import os
 import signal
 import time
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import fields, replace
 
 import numpy as np
-import psutil
 import pytest
-from helpers import same_bits, with_spectrum
+from helpers import same_bits, started, with_spectrum
 
 import localpower as lp
 from localpower.core.engine import Engine
 from localpower.core.errors import WireError
-from localpower.core.tasks import PowerSteps, Product, Triangle
+from localpower.core.tasks import PowerSteps, Triangle
 
 A = with_spectrum(400, 0.9 ** np.arange(30), seed=3)
 SHARDS, K = 5, 3
@@ -27,7 +27,7 @@ class Disturbed(Engine):
     def __init__(self, engine, moment, before=None, replies=None):
         self.engine, self.moment, self.left = engine, moment, 1
         self.before, self.replies = before, replies
-        self.products = 0
+        self.calls = self.products = 0
 
     @property
     def size(self):
@@ -37,7 +37,7 @@ class Disturbed(Engine):
         super().place(shards)
         self.engine.deadline = self.deadline
         self.engine.place(shards)
-        if self.now("placement") and self.before:
+        if self.before and self.now("placement"):
             self.before(self.engine)
 
     def now(self, moment):
@@ -47,10 +47,14 @@ class Disturbed(Engine):
 
     def map(self, task, order=None):
         inner = getattr(task, "task", task)
+        self.calls += 1
         self.products += isinstance(inner, PowerSteps)
-        moment = {1: "first", 3: "middle"}.get(self.products, "")
-        moment = "factors" if isinstance(inner, Triangle) else moment
-        if isinstance(inner, PowerSteps | Triangle) and self.now(moment):
+        moment = "placement" if self.calls == 1 else ""  # wrong replies come from the first task on
+        if isinstance(inner, PowerSteps):
+            moment = {1: "first", 3: "middle"}.get(self.products, "")
+        if isinstance(inner, Triangle):
+            moment = "factors"
+        if self.now(moment):
             if self.before:
                 self.before(self.engine)
             if self.replies:
@@ -67,7 +71,7 @@ class Disturbed(Engine):
 
 
 def workers():
-    return [c for c in psutil.Process().children() if "localpower" in " ".join(c.cmdline())]
+    return started("localpower.engines.worker") or started("spawn_main")  # the latter are Dask's
 
 
 def sent(sign):
@@ -86,8 +90,9 @@ def all_killed(engine):
 def with_product(change):
     def of(replies):
         first = replies[0]
-        name = "product" if isinstance(first.content, Product) else "R"
-        content = replace(first.content, **{name: change(getattr(first.content, name))})
+        arrays = {field.name: getattr(first.content, field.name) for field in fields(first.content)}
+        name = next(name for name, value in arrays.items() if isinstance(value, np.ndarray))
+        content = replace(first.content, **{name: change(arrays[name])})
         return [replace(first, content=content), *replies[1:]]
 
     return of
@@ -150,14 +155,31 @@ def test_processes_that_die_or_hang_are_started_again(kind, moment, undisturbed)
     assert not workers()
 
 
-@pytest.mark.parametrize("moment", MOMENTS[1:])
+@pytest.fixture(scope="module")
+def clusters():
+    """Engines that live for all tests of this module."""
+    with ExitStack() as stack:
+        yield {n: stack.enter_context(lp.connect(n)) for n in ("inline", "processes:2", "dask:2")}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("kind", REPLIES)
-@pytest.mark.parametrize("address", ["inline", "processes:2"])
-def test_replies_that_are_wrong_are_asked_for_again(kind, moment, address, undisturbed):
-    with Disturbed(lp.connect(address), moment, replies=REPLIES[kind]) as engine:
-        result = fit(engine)
+@pytest.mark.parametrize("address", ["inline", "processes:2", "dask:2"])
+def test_replies_that_are_wrong_are_asked_for_again(kind, moment, address, undisturbed, clusters):
+    result = fit(Disturbed(clusters[address], moment, replies=REPLIES[kind]))
     assert same_bits(undisturbed, result)
     assert result.run["faults"] or kind in ("swapped", "reversed")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("kind", KILLS)
+def test_dask_workers_that_die_or_hang_are_made_good(kind, moment, undisturbed, clusters):
+    clusters["processes:2"].close()  # the only processes are Dask's
+    start = time.monotonic()
+    result = fit(Disturbed(clusters["dask:2"], moment, before=KILLS[kind]), deadline=DEADLINE)
+    assert time.monotonic() - start < 20 * DEADLINE
+    assert same_bits(undisturbed, result)
+    assert result.ledger == undisturbed.ledger
 
 
 @pytest.mark.parametrize("method", ["local_power", "local_ritz", "block_lanczos", "tsqr", "uda"])

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.floating[Any]]
 
 PANEL = 3  # vectors of Z that the compiled kernel works on at once
+MANY_ROWS = 128  # from here on it pays to bring Z into the order that the compiled kernel needs
 PARALLEL_BYTES = 1 << 21
 SCATTERED, FEW = 1 << 18, 4  # numbers of Z that do not stay near; columns at a time then
 C_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
@@ -141,6 +142,7 @@ class GramProduct:
 
     def __init__(self, Z: Array, shift: Array | None) -> None:
         self._Z, self._shift = np.ascontiguousarray(Z), shift
+        self._plain: Array | None = None
         self._dense: _DensePanels | None = None
         self._sparse: list[_SparsePanel] = []
 
@@ -148,7 +150,12 @@ class GramProduct:
         """Add a dense block of Z's type, in C order, or a CSR block of that type."""
         if block.dtype != self._Z.dtype or block.shape[1] != len(self._Z):
             raise TypeError(f"a block of {block.dtype} {block.shape} for Z of {self._Z.dtype}")
-        if isinstance(block, np.ndarray) and LIBRARY is not None:
+        if isinstance(block, np.ndarray) and (LIBRARY is None or len(block) < MANY_ROWS):
+            rows = block if self._shift is None else block - self._shift
+            part = np.asarray(rows.T @ (rows @ self._Z), np.float64)
+            self._plain = part if self._plain is None else np.add(self._plain, part, out=part)
+            return
+        if isinstance(block, np.ndarray):
             if self._dense is None:
                 self._dense = _DensePanels(self._Z, self._shift)
             self._dense.add(block)
@@ -166,6 +173,8 @@ class GramProduct:
         parts: list[Array] = [panel.sum for panel in self._sparse]
         if len(parts) > 1:
             parts = [np.hstack(parts)]
+        if self._plain is not None:
+            parts.append(self._plain)
         if self._dense is not None:
             parts.append(self._dense.result())
         return sum(parts[1:], parts[0]) if parts else np.zeros(self._Z.shape)
@@ -184,10 +193,6 @@ class _SparsePanel:
         self.offset = np.zeros(Z.shape[1], Z.dtype) if shift is None else shift @ self.Z
 
     def add(self, block: Any) -> None:
-        if isinstance(block, np.ndarray):
-            block = block if self.shift is None else block - self.shift
-            self.sum += block.T @ (block @ self.Z)
-            return
         if LIBRARY is not None and block.indptr.dtype == block.indices.dtype == np.int32:
             total = np.zeros(self.Z.shape[1])
             arrays = block.indptr, block.indices, block.data

@@ -54,6 +54,7 @@ class Channel:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **dict.fromkeys(BLAS_THREADS, "1")},
+            pipesize=1 << 20,
             start_new_session=True,  # Ctrl-C is for the coordinator to handle
         )
         assert self.process.stdin is not None

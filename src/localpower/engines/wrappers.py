@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from time import perf_counter
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -14,7 +16,6 @@ from localpower.core.errors import EngineError, WireError, WorkerFailed, WorkerL
 from localpower.core.ledger import Ledger, Round, weigh
 from localpower.core.linalg import Array
 from localpower.core.local_matrix import LocalMatrix
-from localpower.core.moments import Moments
 from localpower.core.precision import widened
 from localpower.core.shard import Shard
 from localpower.core.tasks import (
@@ -199,14 +200,18 @@ def sound(reply: Any, columns: int) -> bool:
     for entry in fields(reply):
         value = getattr(reply, entry.name)
         if isinstance(value, np.ndarray):
-            if not np.isfinite(widened(value)).all() and not isinstance(reply, Moments):
+            if entry.name not in EXTREMES and not np.isfinite(widened(value)).all():
                 return False
             if entry.name in TALL and value.shape[0] != columns:
                 return False
     return True
 
 
-TALL = ("product", "basis", "first", "proposal", "vectors")  # entries with a row for each column
+TALL = ("product", "basis", "first", "proposal", "vectors", "mean", "m2")  # a row for each column
+EXTREMES = ("low", "high")  # of no rows, these are infinite
+
+
+KEPT = 200  # rounds at the start of a run, and at its end, whose times are kept
 
 
 class Metered(Engine):
@@ -216,6 +221,9 @@ class Metered(Engine):
         self._engine = engine
         self.latency, self.bandwidth, self.flops = engine.latency, engine.bandwidth, engine.flops
         self._rounds: list[Round] = []
+        self._first: list[dict[str, Any]] = []
+        self._last: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._timed, self._began = 0, perf_counter()
         self.phase = "setup"
 
     def restore(self, records: Iterable[Round]) -> None:
@@ -226,6 +234,17 @@ class Metered(Engine):
     def ledger(self) -> Ledger:
         """The account so far."""
         return Ledger(tuple(self._rounds))
+
+    @property
+    def timeline(self) -> dict[str, Any]:
+        """What rounds took, as plain JSON; of very many, the first and last.
+
+        Of each, when it began and the `seconds` that replies were waited for, how many replies came
+        and were `timed` where they were made, the sum of their times, `work`, and the `slowest`, as
+        pairs of seconds and shard.
+        """
+        rounds = [*self._first, *self._last]
+        return {"at_once": self.size, "left_out": self._timed - len(rounds), "rounds": rounds}
 
     @property
     def size(self) -> int:
@@ -241,21 +260,33 @@ class Metered(Engine):
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
         account = Weighed(Done(), 0, 0, 0, 0, "", 0)
+        began = start = perf_counter()
+        waited = 0.0
         for reply in self._engine.map(Weigh(task), numbers):
             account += replace(cast(Weighed[Any], reply), content=Done())
+            waited += perf_counter() - start
             yield reply.content
-        self._enter(task, numbers, account)
+            start = perf_counter()
+        self._enter(task, numbers, account, began, waited + perf_counter() - start)
 
     def sum(self, task: Task[R]) -> R:
+        began = perf_counter()
         total = self._engine.sum(Weigh(task))
-        self._enter(task, self.numbers(), total)
+        self._enter(task, self.numbers(), total, began, perf_counter() - began)
         return total.content
 
     def close(self) -> None:
         self._engine.close()
         super().close()
 
-    def _enter(self, task: Task[Any], numbers: Sequence[int], replies: Weighed[Any]) -> None:
+    def _enter(
+        self,
+        task: Task[Any],
+        numbers: Sequence[int],
+        replies: Weighed[Any],
+        began: float,
+        seconds: float,
+    ) -> None:
         sent = [weigh(task.for_shard(number)) for number in numbers]
         name = type(task.for_shard(numbers[0]) if isinstance(task, Scatter) else task).__name__
         self._rounds.append(
@@ -270,4 +301,17 @@ class Metered(Engine):
                 bytes_read=replies.read,
                 exchange=len(numbers) < len(self.rows),
             )
+        )
+        self._timed += 1
+        (self._first if self._timed <= KEPT else self._last).append(
+            {
+                "phase": self.phase,
+                "task": name,
+                "start": round(began - self._began, 6),
+                "seconds": round(seconds, 6),
+                "replies": replies.count,
+                "timed": replies.timed,
+                "work": round(replies.seconds, 6),
+                "slowest": [[round(time, 6), shard] for time, shard in replies.times()],
+            }
         )

@@ -1,0 +1,282 @@
+"""What a round costs on each engine, against a bare round of the same engine.
+
+    python benchmarks/engines.py                        # all engines, benchmarks/engines.csv
+    python benchmarks/engines.py --engines dask ray
+
+A round of ours is a product with one row per shard: all there is to it is to send a basis to the
+workers and to bring the products back, with the ledger, the checks of replies and the sum in a
+fixed order. A bare round moves arrays of the same size with the engine's own means, in the way its
+manual shows: a pipe to every process, futures and `gather`, one `put` and actors, a broadcast
+variable and a job, `Bcast` and `Gather`. Both are run in turns on the same cluster; their medians
+are compared.
+
+For Dask, the bytes of the ledger are compared with what Dask's workers say they sent, and with what
+went over the loopback interface: a basis reaches every worker once, the first by way of the
+scheduler, which is a copy more than the ledger has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import psutil
+
+import localpower as lp
+from localpower.core.shard import Shard
+from localpower.core.tasks import PowerSteps
+from localpower.engines.wrappers import Metered, Tolerant
+
+SIZES = ((1000, 10), (20_000, 15))  # (d, r): 80 kB and 2.4 MB
+WORKERS = 2
+Round = Callable[[], Any]
+FIELDS = ("engine", "d", "r", "workers", "rounds", "ours_ms", "bare_ms", "ratio", "ledger_bytes",
+          "counted_bytes", "wire_bytes", "version")  # fmt: skip
+
+
+def placed(engine: Any, d: int, workers: int) -> Metered:
+    """Give every worker one row."""
+    metered = Metered(Tolerant(engine))
+    rows = np.random.default_rng(0).standard_normal((workers, d))
+    metered.place([Shard((rows[i : i + 1],), d, rows.dtype, number=i) for i in range(workers)])
+    return metered
+
+
+def our_round(engine: Metered, Z: np.ndarray) -> Round:
+    return lambda: engine.sum(PowerSteps(Z, 1)).product
+
+
+def echo(pipe: Any) -> None:
+    while message := pipe.recv_bytes():
+        pipe.send_bytes(message)
+
+
+@contextmanager
+def processes(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
+    spawn = multiprocessing.get_context("spawn")
+    pipes, children = [], []
+    for _ in range(workers):
+        here, there = spawn.Pipe()
+        children.append(spawn.Process(target=echo, args=(there,), daemon=True))
+        children[-1].start()
+        pipes.append(here)
+
+    def bare() -> np.ndarray:
+        for pipe in pipes:
+            pipe.send_bytes(Z.tobytes())
+        return sum(np.frombuffer(pipe.recv_bytes()).reshape(Z.shape) for pipe in pipes)
+
+    with lp.connect(f"processes:{workers}") as engine:
+        yield our_round(placed(engine, len(Z), workers), Z), bare
+    for pipe, child in zip(pipes, children, strict=True):
+        pipe.send_bytes(b"")
+        child.join()
+
+
+def same(_: Any, Z: np.ndarray) -> np.ndarray:
+    return Z.copy()
+
+
+@contextmanager
+def dask(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
+    with lp.connect(f"dask:{workers}") as engine:
+        ours = our_round(placed(engine, len(Z), workers), Z)
+        client = engine.client  # type: ignore[attr-defined]
+        on = [{"resources": {f"localpower-{i}": 1}} for i in range(workers)]
+        rows = [client.submit(same, None, np.zeros(1), pure=False, **on[i]) for i in range(workers)]
+
+        def bare() -> np.ndarray:
+            sent = client.submit(same, None, Z, pure=False)
+            futures = [client.submit(same, rows[i], sent, pure=False, **on[i])
+                       for i in range(workers)]  # fmt: skip
+            return sum(client.gather(futures))
+
+        bare.client = client  # type: ignore[attr-defined]
+        yield ours, bare
+
+
+@contextmanager
+def ray(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
+    import ray
+
+    class Worker:
+        def same(self, Z: np.ndarray) -> np.ndarray:
+            return Z.copy()
+
+    with lp.connect(f"ray:{workers}") as engine:
+        actors = [ray.remote(num_cpus=0)(Worker).remote() for _ in range(workers)]
+
+        def bare() -> np.ndarray:
+            sent = ray.put(Z)
+            return sum(ray.get([actor.same.remote(sent) for actor in actors]))
+
+        yield our_round(placed(engine, len(Z), workers), Z), bare
+
+
+@contextmanager
+def spark(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
+    with lp.connect(f"spark:{workers}") as engine:
+        ours = our_round(placed(engine, len(Z), workers), Z)
+        context = engine._context  # type: ignore[attr-defined]
+        rows = context.parallelize(range(workers), workers).cache()
+
+        def bare() -> np.ndarray:
+            sent = context.broadcast(Z)
+            total = sum(rows.map(lambda _: sent.value.copy()).collect())
+            sent.destroy()
+            return total
+
+        yield ours, bare
+
+
+def turns(ours: Round, bare: Round, count: int) -> tuple[float, float]:
+    """Median milliseconds of both, run in turns."""
+    seconds: list[list[float]] = [[], []]
+    for _ in range(3):
+        ours(), bare()
+    for _ in range(count):
+        for taken, once in zip(seconds, (ours, bare), strict=True):
+            start = time.perf_counter()
+            once()
+            taken.append(time.perf_counter() - start)
+    return 1e3 * median(seconds[0]), 1e3 * median(seconds[1])
+
+
+def on_ranks() -> None:
+    """Be a rank of an MPI job; rank 0 prints one line for each size."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    rank, size = comm.Get_rank(), comm.Get_size()
+    for d, r in SIZES:
+        Z = basis(d, r)
+        parts = np.empty((size, d, r)) if rank == 0 else None
+        count = rounds_for("mpi", d)
+        taken: list[list[float]] = [[], []]
+
+        def bare(Z: np.ndarray = Z, parts: Any = parts) -> Any:
+            comm.Bcast(Z)
+            comm.Gather(Z.copy(), parts)
+            return parts.sum(axis=0) if rank == 0 else None
+
+        for batch in range(12):  # the ranks serve, or take part in bare rounds
+            engine = lp.connect("mpi")
+            if rank:
+                engine.serve()  # type: ignore[attr-defined]
+            else:
+                ours = our_round(placed(engine, d, size), Z)
+                once(ours, count // 10, taken[0] if batch > 1 else [])
+            engine.close()
+            comm.Barrier()
+            once(bare, count // 10, taken[1] if batch > 1 else [])
+        if rank == 0:
+            print(d, r, size, len(taken[0]), *(1e3 * median(each) for each in taken), flush=True)
+
+
+def once(run: Round, count: int, taken: list[float]) -> None:
+    for _ in range(count):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+
+
+def basis(d: int, r: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((d, r))
+
+
+def rounds_for(engine: str, d: int) -> int:
+    return {"spark": 40, "mpi": 400}.get(engine, 100)
+
+
+def measured(name: str, workers: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each size."""
+    if name == "mpi":
+        command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(workers),
+                   sys.executable, __file__, "--rank"]  # fmt: skip
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        for line in told.splitlines():
+            d, r, ranks, rounds, ours_ms, bare_ms = line.split()
+            yield row(name, int(d), int(r), int(ranks), int(rounds), float(ours_ms), float(bare_ms))
+        return
+    for d, r in SIZES:
+        Z, count = basis(d, r), rounds_for(name, d)
+        with globals()[name](Z, workers) as (ours, bare):
+            yield row(name, d, r, workers, count, *turns(ours, bare, count))
+
+
+def row(
+    name: str, d: int, r: int, workers: int, rounds: int, ours_ms: float, bare_ms: float
+) -> dict[str, Any]:
+    return {"engine": name, "d": d, "r": r, "workers": workers, "rounds": rounds,
+            "ours_ms": round(ours_ms, 3), "bare_ms": round(bare_ms, 3),
+            "ratio": round(ours_ms / bare_ms, 2)}  # fmt: skip
+
+
+def moved(workers: int, rounds: int = 20) -> dict[str, Any]:
+    """Compare the ledger's bytes with what Dask counts, and with what went over the interface."""
+    d, r = SIZES[1]
+    Z = basis(d, r)
+    with lp.connect(f"dask:{workers}") as engine:
+        metered = placed(engine, d, workers)
+        client = engine.client  # type: ignore[attr-defined]
+        our_round(metered, Z)()
+
+        def counted() -> int:
+            of = client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total)
+            return sum(of.values())
+
+        def interface() -> int:
+            return psutil.net_io_counters(pernic=True)["lo"].bytes_sent
+
+        before = metered.ledger.bytes_up + metered.ledger.bytes_down, counted(), interface()
+        for _ in range(rounds):
+            our_round(metered, Z)()
+        after = interface(), counted(), metered.ledger.bytes_up + metered.ledger.bytes_down
+    return {"engine": "dask", "d": d, "r": r, "workers": workers, "rounds": rounds,
+            "ledger_bytes": after[2] - before[0], "counted_bytes": after[1] - before[1],
+            "wire_bytes": after[0] - before[2]}  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    names = ["processes", "dask", "ray", "spark", "mpi"]
+    parser.add_argument("--engines", nargs="+", default=names, choices=names)
+    parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, help="CSV file to write")
+    o = parser.parse_args(arguments)
+    if o.rank:
+        on_ranks()
+        return
+    found = []
+    print(f"{'engine':<10} {'d':>6} {'r':>3} {'ours':>9} {'bare':>9}  ratio")
+    for name in o.engines:
+        for each in measured(name, o.workers):
+            found.append(each)
+            print(f"{name:<10} {each['d']:>6} {each['r']:>3} {each['ours_ms']:>6.2f} ms "
+                  f"{each['bare_ms']:>6.2f} ms {each['ratio']:>6.2f}", flush=True)  # fmt: skip
+    if "dask" in o.engines:
+        found.append(bytes_of := moved(8))
+        ledger = bytes_of["ledger_bytes"]
+        print(f"bytes, Dask with 8 workers: ledger {ledger:,}; sent by workers "
+              f"{bytes_of['counted_bytes'] / ledger:.3f} of it, over the interface "
+              f"{bytes_of['wire_bytes'] / ledger:.3f}")  # fmt: skip
+    if o.output:
+        with open(o.output, "w", newline="", encoding="utf-8") as stream:
+            table = csv.DictWriter(stream, FIELDS, restval="")
+            table.writeheader()
+            table.writerows(each | {"version": lp.__version__} for each in found)
+
+
+if __name__ == "__main__":
+    main()
