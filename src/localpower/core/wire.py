@@ -19,6 +19,7 @@ import numpy as np
 
 from localpower.core import tasks
 from localpower.core.errors import WireError
+from localpower.core.ledger import Ledger, Round
 from localpower.core.moments import Moments
 from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed
 
@@ -36,14 +37,14 @@ MESSAGES: dict[str, type] = {
         *(tasks.GramTriangle, tasks.LocalTriangle, tasks.Weigh, tasks.Weighed),
         *(Moments, tasks.Done, tasks.Kernel, tasks.Product, tasks.Factor, tasks.Rows),
         *(tasks.Eigenvectors, tasks.Proposal, tasks.PackedSum, tasks.PackedTriangle),
-        *(Shard, Stored, StoredCSR),
+        *(Shard, Stored, StoredCSR, Ledger, Round),
     )
 }
 FILES = ("Stored", "StoredCSR")  # messages that make the receiver read files
 
 
 def register(kind: type) -> type:
-    """Add a message type to the closed list; a decorator for engines' own messages."""
+    """Add a message type to the closed list; for those that are defined above the core."""
     MESSAGES[kind.__name__] = kind
     return kind
 

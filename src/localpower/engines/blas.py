@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import scipy.linalg  # noqa: F401 (it has a BLAS of its own, which is limited if it is loaded)
 from threadpoolctl import threadpool_limits
 
 _lock = threading.Lock()

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from importlib import import_module
 from operator import add
 from typing import Any, TypeVar
 
@@ -39,7 +38,6 @@ from localpower.core.errors import (
     WorkerLate,
     WorkerLost,
 )
-from localpower.core.ledger import Ledger, Round
 from localpower.core.linalg import FAN_IN, Array
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Held, Piece, Shard
@@ -585,7 +583,6 @@ class Mpi(Engine):
 
     def _join(self, data: Any, open_block: Callable[[Any], tuple[Piece, ...]]) -> Any:
         """Serve the rows of this rank; return what rank 0 returns, or raise what it says."""
-        _know_results()
         greeting: Joined | Failure
         try:
             self._own, greeting = _open_rows(data, self.rank, open_block, self._open)
@@ -867,16 +864,8 @@ def _unflat(reply: Any, numbers: Array, counts: Any) -> Any:
 
 def _packed(result: Any) -> Outcome:
     """A result as a message; what a run was asked is JSON, as in a saved model."""
-    _know_results()
     return Outcome(replace(result, run=None), json.dumps(dict(result.run)))
 
 
 def _unpacked(outcome: Outcome) -> Any:
     return replace(outcome.result, run=json.loads(outcome.run))
-
-
-def _know_results() -> None:
-    """Let results be sent. They belong to a layer above, which has been imported by now."""
-    results = import_module("localpower.result")
-    for kind in (Round, Ledger, results.Record, results.Result):
-        wire.register(kind)

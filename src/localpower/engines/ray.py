@@ -79,8 +79,6 @@ class Holder:
     """An actor: shards by their numbers."""
 
     def __init__(self) -> None:
-        import scipy.linalg  # noqa: F401 (has a BLAS of its own, which is limited with numpy's)
-
         self._limit = ExitStack()
         self._limit.enter_context(one_blas_thread())
         self._matrices: dict[int, LocalMatrix] = {}
