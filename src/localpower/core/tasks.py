@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from localpower.core.moments import Moments, moments
 from localpower.core.precision import narrowed, widened
 
 R = TypeVar("R")
+SLOWEST = 4  # times of single shards that a sum of replies keeps
 LOSS = 1e-3  # smallest eigenvalue, of the largest, down to which squares of values are good enough
 
 
@@ -62,7 +64,8 @@ class Weighed(Generic[R]):
     """A reply, or a sum of `count` of them: their words and bytes, what was read from files.
 
     `key` is that of the task and `number` that of the shard (of a sum, the first), so that a reply
-    to another question, or of another shard, is not taken for it.
+    to another question, or of another shard, is not taken for it. `seconds` is what the work took
+    where it was done, of `timed` replies; of a sum, `slowest` has the longest with their shards.
     """
 
     content: R
@@ -72,6 +75,13 @@ class Weighed(Generic[R]):
     count: int
     key: str
     number: int
+    seconds: float = 0.0
+    timed: int = 0
+    slowest: tuple[tuple[float, int], ...] = ()
+
+    def times(self) -> tuple[tuple[float, int], ...]:
+        """The longest times, with the numbers of their shards."""
+        return self.slowest or ((self.seconds, self.number),) * (self.timed == 1)
 
     def __add__(self, other: Weighed[R]) -> Weighed[R]:
         return Weighed(
@@ -82,6 +92,9 @@ class Weighed(Generic[R]):
             self.count + other.count,
             self.key if self.key == other.key else "mixed",
             self.number,
+            self.seconds + other.seconds,
+            self.timed + other.timed,
+            tuple(sorted((*self.times(), *other.times()), reverse=True)[:SLOWEST]),
         )
 
 
@@ -101,10 +114,11 @@ class Weigh(Task[Weighed[R]]):
         return self if mine is self.task else Weigh(mine, self.key)
 
     def __call__(self, matrix: LocalMatrix) -> Weighed[R]:
-        before = matrix.bytes_read
+        before, start = matrix.bytes_read, perf_counter()
         content = self.task(matrix)
-        read = matrix.bytes_read - before
-        return Weighed(content, *weigh(content), read, 1, self.key, matrix.number)
+        seconds, read = perf_counter() - start, matrix.bytes_read - before
+        size = weigh(content)
+        return Weighed(content, *size, read, 1, self.key, matrix.number, seconds, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
