@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check paper bench clean
+.PHONY: demo test check docs paper bench clean
 
 demo: .venv-demo/ready
 	.venv-demo/bin/python examples/demo.py build/demo
@@ -17,6 +17,9 @@ check: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/ready
+	$(BIN)/sphinx-build -W --keep-going --doctree-dir build/doctrees docs build/docs
 
 paper: .venv-demo/ready
 	.venv-demo/bin/localpower reproduce

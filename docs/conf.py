@@ -1,0 +1,181 @@
+"""How the documentation is built; ``make docs`` writes it to ``build/docs``.
+
+Pages work from disk, without a server and without a network: formulas become MathML while they are
+built, so that no script or font has to be fetched, and the search needs no second request.
+"""
+
+import argparse
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.application import Sphinx
+from sphinx.util.nodes import make_refnode
+
+import localpower
+from localpower.cli import _parser
+
+os.environ["COLUMNS"] = "72"  # of usage lines
+
+project = "localpower"
+author = "The localpower developers"
+version = release = localpower.__version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "numpydoc",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["reproduction"]
+nitpicky = True
+default_role = "py:obj"  # single backquotes in docstrings; see `_name`
+autodoc_typehints = "none"  # the sections of parameters tell the types
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+myst_enable_extensions = ["dollarmath", "deflist", "substitution"]
+myst_heading_anchors = 3
+copybutton_exclude = ".linenos, .gp, .go"
+
+html_theme = "furo"
+html_title = f"localpower {version}"
+html_static_path = ["static"]
+html_css_files = ["localpower.css"]
+html_extra_path = ["reproduction/reproduction.html"]
+html_show_search_summary = False  # would fetch pages, which a browser refuses on disk
+html_show_sphinx = False
+html_copy_source = False
+html_math_renderer = "mathml"
+html_theme_options = {"navigation_with_keys": True}
+
+
+def _measured(name: str) -> list[dict[str, str]]:
+    """Rows of a table of our benchmarks, as it was committed."""
+    path = Path(__file__).parents[1] / "benchmarks" / name
+    with path.open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def _one_machine(centred: bool) -> str:
+    """Seconds of every solver, the shortest in bold, in brackets where it missed the goal."""
+    rows = [row for row in _measured("one_machine.csv") if centred == ("centred" in row["shape"])]
+    shapes, solvers = (list(dict.fromkeys(row[key] for row in rows)) for key in ("shape", "solver"))
+    known = {(row["shape"], row["solver"]): row for row in rows}
+    lines = [["", *solvers], ["---"] * (len(solvers) + 1)]
+    for shape in shapes:
+        found = [known.get((shape, solver)) for solver in solvers]
+        best = min(float(row["seconds"]) for row in found if row and row["reached"] == "True")
+        cells = [_seconds(row, best) for row in found]
+        lines.append([shape.removesuffix(", centred"), *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _seconds(row: dict[str, str] | None, best: float) -> str:
+    if row is None:
+        return "–"
+    text = f"{float(row['seconds']):.3g}"
+    if row["reached"] != "True":
+        return f"({text})"
+    return f"**{text}**" if float(row["seconds"]) == best else text
+
+
+def _rounds(key: str, unit: float) -> str:
+    """What methods take to 1e-8 on the larger data sets, in the paper's number of shards."""
+    reached = [row for row in _measured("rounds.csv") if row["goal"] == "1e-08"]
+    shards = {row["data"]: row["shards"] for row in reached if row["shards"] != "8"}
+    names = "a9a", "connect-4", "covtype", "ijcnn1", "mnist", "w8a"
+    known = {
+        (row["method"], row["data"]): f"{float(row[key]) / unit:.3g}"
+        for row in reached
+        if row["reached"] == "True" and row["shards"] == shards.get(row["data"])
+    }
+    lines = [["", *(f"{name}, m = {shards[name]}" for name in names)], ["---"] * (len(names) + 1)]
+    lines += [
+        [f"`{method}`", *(known.get((method, name), "–") for name in names)] for method in METHODS
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+METHODS = ("dpi", "local_power p=4", "local_power halving", "local_power adaptive",
+           "block_lanczos", "block_krylov", "local_ritz", "gram")  # fmt: skip
+
+
+def _certificates() -> str:
+    """How often certificates said too little."""
+    rows = _measured("certificates.csv")
+    questions = {
+        "said to have converged, and had not": "falsely_converged",
+        "angle below a tenth of the true sine": "angle_too_small",
+        "residual below a tenth of the true backward error": "residual_too_small",
+    }
+    lines = [f"| of {len(rows)} runs | |", "|---|---|"]
+    for what, key in questions.items():
+        lines.append(f"| {what} | {sum(row[key] == 'True' for row in rows)} |")
+    return "\n".join(lines)
+
+
+myst_substitutions = {
+    "centred": _one_machine(True),
+    "plain": _one_machine(False),
+    "rounds": _rounds("rounds", 1),
+    "moved": _rounds("bytes", 1e6),
+    "certificates": _certificates(),
+    "kills": len(_measured("faults.csv")),
+}
+
+
+def setup(app: Sphinx) -> None:
+    """Register formulas and the page of commands."""
+    app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
+    app.connect("source-read", _commands)
+    app.connect("missing-reference", _name)
+
+
+def _inline(visitor: Any, node: nodes.math) -> None:
+    visitor.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def _display(visitor: Any, node: nodes.math_block) -> None:
+    visitor.body.append(f'<div class="formula">{convert(node.astext(), display="block")}</div>')
+    raise nodes.SkipNode
+
+
+def _name(app: Sphinx, env: Any, node: Any, content: nodes.Element) -> nodes.Element | None:
+    """Link a name in single backquotes to the public one; leave arguments and the like alone."""
+    if node.get("reftype") != "obj":
+        return None
+    public = f"localpower.{node['reftarget'].rpartition('.')[2]}"
+    known = env.domains.python_domain.objects.get(public)
+    if known is None:
+        return content
+    return make_refnode(app.builder, node["refdoc"], known.docname, known.node_id, content, public)
+
+
+def _commands(app: Sphinx, page: str, source: list[str]) -> None:
+    """Write every command with its options, from the parser itself, below the text of the page."""
+    if page == "reference/commands":
+        source[0] += "\n".join(_described("localpower", _parser()))
+
+
+def _described(name: str, parser: argparse.ArgumentParser) -> list[str]:
+    lines, below = [], []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            what = {choice.dest: choice.help for choice in action._choices_actions}
+            for word, inner in action.choices.items():
+                below += [f"## {name} {word}", "", f"{what[word]}.".capitalize(), ""]
+                below += _described(f"{name} {word}", inner)
+        elif not isinstance(action, argparse._HelpAction):
+            lines += [_term(action), f": {parser._get_formatter()._expand_help(action)}", ""]
+    about = [f"{(parser.description or '').rstrip('.').capitalize()}.", ""]
+    usage = ["```text", parser.format_usage().strip(), "```", ""]
+    return [*(usage if lines else []), *(about if lines else []), *lines, *below]
+
+
+def _term(action: argparse.Action) -> str:
+    taken = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+    names = [f"`{option}{taken}`" for option in action.option_strings]
+    return ", ".join(names) or f"`{action.metavar}`"

@@ -1,0 +1,127 @@
+"""The documentation: every block of code runs as shown, every page builds and can be read."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from browser import browser, faint, opened, overflowing
+
+import localpower as lp
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "reproduction" not in page.parts)
+FENCE = re.compile(r"(?:^% not run: (.+)\n)?^```(\S*).*\n((?:.*\n)*?)^```$", re.M)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+NOT_RUN = {
+    ("index.md", "$ pip install ."): "needs a copy of the project to install from",
+}
+
+
+def blocks(page):
+    """Why a block does not run, its language, its code, and its line."""
+    text = page.read_text(encoding="utf-8")
+    for found in FENCE.finditer(text):
+        reason, language, code = found.groups()
+        if not language.startswith("{"):  # directives are Sphinx's to check
+            yield reason, language, code, text[: found.start()].count("\n") + 1
+
+
+def runs(page):
+    return any(reason is None for reason, *_ in blocks(page))
+
+
+@pytest.mark.parametrize("page", [*filter(runs, PAGES)], ids=lambda page: page.stem)
+def test_the_code_of_a_page_prints_what_the_page_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for script in DOCS.glob("*.py"):
+        shutil.copy(script, tmp_path)
+    names = {}
+    for reason, language, code, line in blocks(page):
+        if reason is None:
+            names = {"python": in_python, "console": in_shell}[language](code, names, page, line)
+
+
+def in_python(code, names, page, line):
+    examples = doctest.DocTestParser().get_doctest(code, names, page.stem, str(page), line)
+    assert examples.examples, f"{page}, line {line}: Python is written with >>>"
+    said = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(examples, out=said.append, clear_globs=False)
+    assert not said, "".join(said)
+    return examples.globs
+
+
+def in_shell(code, names, page, line):
+    assert code.startswith("$ "), f"{page}, line {line}: commands are written with $"
+    for part in re.split(r"^\$ ", code, flags=re.M)[1:]:
+        command, _, shown = part.partition("\n")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", command],
+            env={**os.environ, "PATH": path, "PYTHONWARNINGS": "error", "COLUMNS": "100"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        same = doctest.OutputChecker().check_output(shown, done.stdout, FLAGS)
+        assert not shown or same, f"{command}\n{done.stdout}"
+    return names
+
+
+def test_blocks_that_do_not_run_are_these():
+    found = {
+        (page.name, code.partition("\n")[0]): reason
+        for page in PAGES
+        for reason, _, code, _ in blocks(page)
+        if reason is not None
+    }
+    assert found == NOT_RUN
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The pages, built as ``make docs`` does."""
+    pytest.importorskip("sphinx", reason="Sphinx is not installed: pages are not built")
+    target = tmp_path_factory.mktemp("site")
+    options = ["-W", "--keep-going", "--quiet", "--doctree-dir", str(target / ".doctrees")]
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *options, str(DOCS), str(target)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_every_public_name_is_in_the_reference(site):
+    text = "".join(page.read_text("utf-8") for page in (site / "reference").glob("*.html"))
+    names = {name for name in lp.__all__ if not name.startswith("__")}
+    targets = set(re.findall(r'id="(?:module-)?localpower\.(\w+)"', text))
+    assert names - targets == set()
+
+
+def test_pages_read_well_without_a_network(site):
+    pages = [page for page in site.rglob("*.html") if page.name != "reproduction.html"]
+    assert len(pages) > len(PAGES)
+    found = {}
+    with browser() as chromium:
+        for width, dark in ((375, False), (1440, True)):
+            for path in pages:
+                with opened(chromium, path, width, dark=dark) as page:
+                    heights = page.evaluate(FORMULAS)
+                    small = [f"a formula {height} high" for height in heights if height < 5]
+                    wrong = [*page.problems, *overflowing(page), *faint(page), *small]
+                if wrong:
+                    found[path.name, width, dark] = wrong
+    assert found == {}
+
+
+FORMULAS = "[...document.querySelectorAll('math')].map(m => m.getBoundingClientRect().height)"
