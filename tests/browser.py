@@ -88,16 +88,21 @@ def overlapping(page, within="svg", texts="text"):
     return page.evaluate(OVERLAPPING, [within, texts])
 
 
-def faults(chromium, path, widths=WIDTHS):
-    """All that is wrong with a page: at every width, in light and dark."""
+def faults(chromium, path, widths=WIDTHS, labels=("svg", "text")):
+    """All that is wrong with a page: at every width, in light and dark.
+
+    `labels` are pictures and texts in them, which must not lie on each other.
+    """
     found = []
-    for dark in (False, True):
+    with opened(chromium, path, widths[0]) as page:
         for width in widths:
-            with opened(chromium, path, width, dark=dark) as page:
-                where = f"{width} pixels, {'dark' if dark else 'light'}"
-                looks = overflowing(page) + overlapping(page) + faint(page)
-                found += [f"{where}: {fault}" for fault in [*page.problems, *looks]]
-    return found
+            page.set_viewport_size({"width": width, "height": 900})
+            wrong = overflowing(page) + overlapping(page, *labels)
+            found += [f"{width} pixels: {fault}" for fault in wrong]
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                found += [f"{width} pixels, {scheme}: {fault}" for fault in faint(page)]
+        return page.problems + found
 
 
 def screenshot(chromium, path, to, width=1440, dark=False):

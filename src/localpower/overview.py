@@ -24,6 +24,7 @@ from localpower.engines.blas import one_blas_thread
 MOST_POINTS = 2000  # of a scatter
 MOST_ROUNDS = 400  # of a curve
 SHOWN = 10  # components
+POSITIVE, NEGATIVE = (31, 131, 196), (224, 103, 27)  # colours of weights, on light and on dark
 IMAGES = 64  # columns, from which a square number of them may be pixels
 EXACT_WORK, EXACT_COLUMNS = 5e9, 512  # operations and columns up to which shards' matrices are made
 LANCZOS_STEPS = 20
@@ -216,7 +217,7 @@ def stragglers(bars: Sequence[Bar]) -> list[Straggler]:
 class Unlike:
     """How unlike the whole each shard is, η_i; nan for one without rows.
 
-    `error` is 0, or what estimates may be off by; `names` are those of the user's own shards.
+    `error` is 0, or what estimates may be off by; `names` are those of files, one for a shard.
     """
 
     etas: Array
@@ -357,7 +358,8 @@ def _unlike(result: Fitted, source: Source, shards: Partition) -> Unlike:
     matrices = [LocalMatrix(shard) for shard in shards.shards]
     for matrix in matrices:
         matrix.prepare(result.mean, 1.0 if result.scale is None else 1.0 / result.scale, exponent)
-    names = source.names if source.separate and len(source.names) == len(matrices) else ()
+    own = source.separate and len(source.names) == len(matrices)
+    names = source.names if own and not source.names[0].startswith("data") else ()
     if d <= EXACT_COLUMNS and len(matrices) * d**3 <= EXACT_WORK:
         return Unlike(_exact(matrices, n), names, 0.0)
     values = np.square(np.ldexp(result.singular_values.astype(np.float64), -exponent)) / n

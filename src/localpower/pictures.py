@@ -10,7 +10,16 @@ import numpy as np
 
 from localpower import overview
 from localpower.core.errors import MissingExtra
-from localpower.overview import SHOWN, TIMES, Fitted, Rows, Scores, Unlike
+from localpower.overview import (
+    NEGATIVE,
+    POSITIVE,
+    SHOWN,
+    TIMES,
+    Fitted,
+    Rows,
+    Scores,
+    Unlike,
+)
 
 STYLE = {
     "font.size": 11,
@@ -87,7 +96,9 @@ def _convergence(axes: Any, result: Fitted, rows: Rows) -> None:
         known = [(p.rounds, getattr(p, name)) for p in points if getattr(p, name) is not None]
         axes.plot(*zip(*known, strict=True), line, color=colour, marker="o", label=label)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"1e{round(log10(value))}")
+    axes.yaxis.set_major_formatter(
+        lambda value, _: f"1e{round(log10(value))}" if value != 1 else "1"
+    )
     axes.xaxis.get_major_locator().set_params(integer=True)
     if tol := result.run.get("tol"):
         axes.axhline(tol, color=GREY, linestyle=":", label=f"asked for: {tol:g}")
@@ -112,7 +123,7 @@ def _components(axes: Any, result: Fitted, rows: Rows) -> None:
     shown = axes.imshow(
         V / np.where(most > 0, most, 1.0),
         aspect="auto",
-        cmap="PuOr_r",
+        cmap=_colours(),
         vmin=-1,
         vmax=1,
         interpolation="nearest",
@@ -123,6 +134,14 @@ def _components(axes: Any, result: Fitted, rows: Rows) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(visible=False)
     axes.set(title="Components", xlabel="column", ylabel="component")
+
+
+def _colours() -> Any:
+    """Orange for negative weights, blue for positive ones."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    ends = [[part / 255 for part in colour] for colour in (NEGATIVE, (255, 255, 255), POSITIVE)]
+    return LinearSegmentedColormap.from_list("weights", ends)
 
 
 def _images(part: Any, result: Fitted, layout: tuple[int, int]) -> None:
@@ -136,7 +155,7 @@ def _images(part: Any, result: Fitted, layout: tuple[int, int]) -> None:
         if number < len(V):
             v = V[number].reshape(layout)
             most = float(np.abs(v).max()) or 1.0
-            axes.imshow(v, cmap="PuOr_r", vmin=-most, vmax=most, interpolation="nearest")
+            axes.imshow(v, cmap=_colours(), vmin=-most, vmax=most, interpolation="nearest")
             axes.set_title(number + 1, fontsize=9)
 
 

@@ -25,6 +25,8 @@ from localpower import overview
 from localpower.core.linalg import Array
 from localpower.overview import (
     MOST_ROUNDS,
+    NEGATIVE,
+    POSITIVE,
     SHOWN,
     TIMES,
     UNITS,
@@ -36,7 +38,6 @@ from localpower.overview import (
     quantity,
 )
 
-POSITIVE, NEGATIVE = (31, 131, 196), (224, 103, 27)  # colours of weights, as strong as these
 MOST_BARS = 64  # shards that get a bar each
 HEAVY = 5  # columns that are named for a component
 LONG = 60  # characters of a name that are shown
@@ -578,8 +579,8 @@ def _shards(unlike: Unlike | str) -> str:
     )
     text = text[0].upper() + text[1:]
     how = (
-        "η of a shard is ‖M_i − M‖/‖M‖, where M is the mean of outer products of all rows, as they "
-        "entered the factorisation, and M_i that of the shard. With many local steps the error "
+        "η of a shard is ‖M′ − M‖/‖M‖, where M is the mean of outer products of all rows, as they "
+        "entered the factorisation, and M′ that of the shard's. With many local steps the error "
         "stays at a level that grows with it."
     )
     if unlike.error:

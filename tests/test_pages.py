@@ -1,0 +1,176 @@
+"""Pages of runs in a real browser: nothing is wrong, faint or cut off, and they answer."""
+
+import browser
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import with_spectrum
+
+import localpower as lp
+from localpower.core.errors import WorkerLost
+from localpower.engines.inline import Inline
+from localpower.overview import TIMES, UNITS, quantity
+
+A = with_spectrum(300, 0.8 ** np.arange(12), seed=3)
+PIXELS = with_spectrum(200, 0.8 ** np.arange(64), seed=4)
+LONG = [f"a_very_long_name_of_a_measured_quantity_{'x' * 60}_<b>{n}</b>" for n in range(12)]
+MARK = ".panel.{} [data-tip]"
+
+
+class Broken(Inline):
+    """Shard 1 never answers once the method has begun."""
+
+    def map(self, task, order=None):
+        for number in self.numbers(order):
+            if number == 1 and "PowerSteps" in type(task.task).__name__:
+                raise WorkerLost("it is gone")
+            yield from super().map(task, [number])
+
+
+def degraded():
+    with pytest.warns(lp.DegradedWarning):
+        return lp.svd(A, 3, method="dpi", workers=4, engine=Broken(), on_loss="degrade", rng=0)
+
+
+def stopped():
+    with pytest.warns(lp.ConvergenceWarning):
+        return lp.svd(A, 3, steps=4, tol=1e-12, max_rounds=6, workers=4, rng=0)
+
+
+def named():
+    return lp.pca(pd.DataFrame(A, columns=LONG), 3, workers=4, rng=0)
+
+
+RUNS = {
+    "certified": (lambda: lp.pca(A, 3, method="local_ritz", tol=1e-8, workers=4, rng=0), A),
+    "not converged": (stopped, A),
+    "one shot": (lambda: lp.svd(A, 3, method="uda", workers=4, rng=0), A),
+    "exact": (lambda: lp.pca(A, 3, method="gram", workers=100, rng=0), A),
+    "degraded": (degraded, A),
+    "rank 1": (lambda: lp.svd(A, 1, workers=1, rng=0, return_u=True), None),
+    "long names": (named, pd.DataFrame(A, columns=LONG)),
+    "images": (lambda: lp.pca(PIXELS, 10, workers=3, rng=0), PIXELS),
+    "no data": (lambda: lp.svd(A, 12, method="dpi", tol=1e-8, max_rounds=500, rng=0), None),
+}
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser.browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Pages of the runs, each made when it is first asked for."""
+    folder, made = tmp_path_factory.mktemp("pages"), {}
+
+    def page(name):
+        if name not in made:
+            run, data = RUNS[name]
+            result = run()
+            made[name] = result, result.report(folder / f"{name}.html", data)
+        return made[name]
+
+    return page
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_page_has_no_faults_in_light_or_dark_wide_or_narrow(chromium, pages, name):
+    assert browser.faults(chromium, pages(name)[1], labels=(".chart", ".x, .y, .across, .up")) == []
+
+
+def test_curves_are_drawn_and_hovering_tells_their_values(chromium, pages):
+    result, path = pages("certified")
+    known = [record for record in result.history if record.angle is not None]
+    with browser.opened(chromium, path) as page:
+        marks = page.locator(MARK.format("rounds"))
+        assert marks.count() == len(known) > 1
+        assert page.locator(".panel.rounds path.line").count() == 2
+        for mark, record in zip(marks.all(), known, strict=True):
+            mark.hover()
+            said = page.locator("#tip").inner_text()
+            assert f"round {record.round}," in said
+            assert f"at most {record.angle:.2e}" in said
+            assert f"residual {record.residual:.2e}" in said
+        page.mouse.move(5, 5)
+        assert not page.locator("#tip").is_visible()
+
+
+def test_points_stand_where_their_values_belong(chromium, pages):
+    result, path = pages("not converged")
+    angles = [np.log10(record.angle) for record in result.history]
+    with browser.opened(chromium, path) as page:
+        tops = page.locator(MARK.format("rounds")).evaluate_all(
+            "marks => marks.map(mark => parseFloat(mark.style.top))"
+        )
+        labels = page.locator(".panel.rounds .y").evaluate_all(
+            "marks => marks.map(mark => [mark.textContent, parseFloat(mark.style.top)])"
+        )
+    ticks = [(np.log10(float(text.replace("−", "-"))), top) for text, top in labels]
+    (low, bottom), (high, top) = ticks[0], ticks[-1]
+    expected = [bottom + (angle - low) / (high - low) * (top - bottom) for angle in angles]
+    assert np.allclose(tops, expected, atol=0.01)
+
+
+def test_the_keyboard_reaches_every_point(chromium, pages):
+    result, path = pages("certified")
+    with browser.opened(chromium, path) as page:
+        page.locator("#by-rounds").focus()
+        page.keyboard.press("Tab")
+        first = page.locator("#tip").inner_text()
+        page.keyboard.press("End")
+        assert f"round {result.history[-1].round}," in page.locator("#tip").inner_text() != first
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("#tip").inner_text() == first
+        page.keyboard.press("Escape")
+        assert not page.locator("#tip").is_visible()
+
+
+def test_the_switch_changes_what_errors_are_drawn_against(chromium, pages):
+    result, path = pages("certified")
+    moved = sum(record.bytes_up + record.bytes_down for record in result.history)
+    spent = sum(record.seconds for record in result.history)
+    with browser.opened(chromium, path, 375) as page:
+        for name in ("bytes", "seconds", "rounds"):
+            page.locator(f"label[for=by-{name}]").click()
+            for other in ("bytes", "seconds", "rounds"):
+                assert page.locator(f".panel.{other}").is_visible() == (other == name)
+            page.locator(MARK.format(name)).last.hover()
+            said = page.locator("#tip").inner_text()
+            assert f"{quantity(moved, UNITS)} moved, {quantity(spent, TIMES)}" in said
+        assert browser.overflowing(page) == []
+        assert page.problems == []
+
+
+def test_names_are_text_and_the_page_runs_no_script_but_its_own(chromium, pages):
+    with browser.opened(chromium, pages("long names")[1]) as page:
+        assert page.locator("script").count() == 1
+        assert page.locator(".heavy span b b").count() == 0
+        page.evaluate("document.body.insertAdjacentHTML('beforeend', '<b onclick=\"x=1\">go</b>')")
+        page.locator("b", has_text="go").last.click()
+        assert page.evaluate("typeof x") == "undefined"
+        assert any("Content Security Policy" in problem for problem in page.problems)
+
+
+def test_a_page_prints_in_dark_ink_on_one_width_of_paper(chromium, pages):
+    with browser.opened(chromium, pages("certified")[1], 720, dark=True) as page:
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+        assert browser.overflowing(page) == []
+        assert browser.faint(page) == []
+
+
+def test_a_degraded_run_names_the_rows_that_are_missing(chromium, pages):
+    with browser.opened(chromium, pages("degraded")[1]) as page:
+        assert "rows 75 to 149" in page.locator("#verdict").inner_text()
+        assert "it is gone" in page.locator("#faults").inner_text()
+
+
+def test_images_are_shown_pixel_by_pixel(chromium, pages):
+    with browser.opened(chromium, pages("images")[1]) as page:
+        sizes = page.locator(".images img").evaluate_all(
+            "all => all.map(one => [one.naturalWidth, one.naturalHeight])"
+        )
+        assert sizes == 10 * [[8, 8]]

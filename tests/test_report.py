@@ -1,0 +1,300 @@
+"""What the page and the pictures of a run show, and that it is true."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import ENGINES, same_bits, with_spectrum
+
+import localpower as lp
+from localpower import cli, overview, report
+from localpower.core.tasks import SLOWEST, Describe, Done, Weighed
+from localpower.data.partition import contiguous
+from localpower.data.source import open_source
+from localpower.engines.inline import Inline
+from localpower.engines.wrappers import KEPT, Metered, Tolerant
+
+A = with_spectrum(300, 0.7 ** np.arange(12), seed=3)
+EVIL = '"><script>window.hacked = 1</script><img src=x onerror="hacked=1">&'
+
+
+def norm(M):
+    return np.abs(np.linalg.eigvalsh(M)).max()
+
+
+def plain_etas(shards):
+    """The definition, written out."""
+    M = np.concatenate(shards).T @ np.concatenate(shards) / sum(map(len, shards))
+    return [norm(shard.T @ shard / len(shard) - M) / norm(M) for shard in shards]
+
+
+# Heterogeneity: the numbers, of the shards that the run had
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_differences_of_shards_are_those_of_the_definition(center):
+    result = lp.svd(A, 3, workers=5, center=center, scale="max", rng=0)
+    rows = (A - (A.mean(axis=0) if center else 0)) / np.abs(A).max(axis=0)
+    found = overview.look(result, A).unlike
+    assert np.allclose(found.etas, plain_etas(np.array_split(rows, 5)), rtol=1e-8)
+    assert found.error == 0
+    assert found.farthest == np.argmax(found.etas)
+    if not center:
+        assert np.isclose(found.etas.max(), lp.eta(np.array_split(rows, 5)))
+
+
+@pytest.mark.parametrize("how", ["shuffled", "dirichlet:0.4", "label"])
+def test_rows_are_cut_as_the_run_cut_them(how):
+    labels = np.arange(300) % 3
+    data = lp.read(A, labels=labels)
+    seen = []
+
+    class Seen(Inline):
+        def place(self, shards):
+            super().place(shards)
+            seen.extend(np.vstack(list(shard.blocks())) for shard in shards)
+
+    result = lp.svd(data, 2, engine=Seen(), partition=how, workers=3, rng=7)
+    assert np.allclose(overview.look(result, data).unlike.etas, plain_etas(seen), rtol=1e-8)
+
+
+def test_estimates_of_many_columns_are_as_near_as_they_say(monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((400, 40)) * 0.6 ** np.arange(40)
+    rows[350:] += 3 * rng.standard_normal(40)
+    result = lp.pca(rows, 6, workers=8, rng=0)
+    exact = overview.look(result, rows).unlike.etas
+    monkeypatch.setattr(overview, "EXACT_COLUMNS", 10)
+    found = overview.look(result, rows).unlike
+    assert 0 < found.error < 0.1
+    assert np.abs(found.etas - exact).max() <= found.error + 0.02
+    assert found.farthest == 7
+    assert found.stands_out
+    assert "off by" in report.page(result, rows)
+
+
+def test_what_cannot_be_known_is_said():
+    result = lp.svd(A, 2, workers=3, partition="shuffled", rng=np.random.default_rng(0))
+    assert "generator" in overview.look(result, A).unlike
+    assert "the run had 300" in overview.look(result, A[:99]).unlike
+    assert "data=data" in overview.look(result).unlike
+    assert "return_u=True" in report.page(result)
+    with pytest.raises(ValueError, match="data has 5 columns where the model has 12"):
+        result.report("page.html", A[:, :5])
+
+
+def test_rows_without_columns_to_spare_and_shards_without_rows_are_fine(tmp_path):
+    shards = [A[:100], A[:0], A[100:]]
+    result = lp.svd(shards, 12, rng=0, return_u=True)
+    assert np.isnan(overview.look(result, shards).unlike.etas[1])
+    result.report(tmp_path / "page.html", shards)
+    zero = lp.svd(np.zeros((20, 4)), 1, rng=0)
+    zero.report(tmp_path / "page.html", np.zeros((20, 4)))
+
+
+# Scores
+
+
+def test_scores_are_drawn_evenly_and_agree_with_the_left_vectors(monkeypatch):
+    monkeypatch.setattr(overview, "MOST_POINTS", 50)
+    result = lp.pca(A, 3, workers=4, rng=0, return_u=True)
+    some = np.round(np.linspace(0, 299, 50)).astype(int)
+    from_data, from_left = overview.look(result, A).scores, overview.look(result).scores
+    assert np.allclose(from_data.points, result.transform(A)[some, :2])
+    assert np.allclose(from_data.points, from_left.points)
+    assert "50, evenly drawn, of 300 rows" in report.page(result, A)
+
+
+# Times
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_tells_how_long_its_shards_took(engine):
+    result = lp.svd(A, 3, method="local_ritz", workers=6, engine=engine, rng=0)
+    rounds = result.run["timeline"]["rounds"]
+    assert [(r["phase"], r["task"]) for r in rounds] == [
+        (r.phase, r.task) for r in result.ledger.records
+    ]
+    for entry, bar in zip(rounds, overview.timeline(result), strict=True):
+        assert entry["timed"] == entry["replies"]
+        assert len(entry["slowest"]) == min(SLOWEST, entry["replies"])
+        times = [seconds for seconds, _ in entry["slowest"]]
+        assert times == sorted(times, reverse=True)
+        assert sum(times) <= entry["work"] + 1e-5
+        assert {shard for _, shard in entry["slowest"]} <= set(range(6))
+        assert min(bar.compute, bar.wait, bar.rest) >= 0
+        assert np.isclose(bar.compute + bar.wait + bar.rest, bar.seconds)
+
+
+def test_times_add_up_in_any_grouping():
+    replies = [Weighed(Done(), 1, 8, 0, 1, "", n, n / 8, 1) for n in range(9)]
+    one_by_one = sum(replies[1:], replies[0])
+    halves = sum(replies[1:4], replies[0]) + sum(replies[5:], replies[4])
+    for total in (one_by_one, halves):
+        assert (total.count, total.timed, total.seconds) == (9, 9, 4.5)
+        assert total.slowest == tuple((n / 8, n) for n in range(8, 8 - SLOWEST, -1))
+
+
+def test_times_of_very_many_rounds_stay_bounded():
+    with Metered(Tolerant(Inline())) as engine:
+        engine.place(contiguous(open_source(A), 2).shards)
+        for _ in range(2 * KEPT + 10):
+            engine.sum(Describe(extremes=False))
+        assert len(engine.timeline["rounds"]) == 2 * KEPT
+        assert engine.timeline["left_out"] == 10
+
+
+def test_the_shard_that_holds_others_up_is_named():
+    bars = [overview.Bar("iterate", "PowerSteps", 1.0, 0.3, 0.6, 0.1, 0.3, 3, 3, ((0.9, 2),))] * 4
+    (worst,) = overview.stragglers(bars)
+    assert (worst.shard, worst.rounds, worst.holds_up) == (2, 4, True)
+    assert not overview.stragglers([replace(bar, timed=1) for bar in bars])
+
+
+# Words
+
+
+VERDICTS = {
+    "Certified": {"method": "local_ritz", "tol": 1e-8},
+    "Exact, up to rounding": {"method": "tsqr"},
+    "Nothing is certified": {"method": "uda"},
+    "Ended with a known bound": {"method": "local_ritz", "max_rounds": 3},
+}
+
+
+@pytest.mark.parametrize("title", VERDICTS)
+def test_the_verdict_says_what_is_known(title):
+    result = lp.svd(A, 3, workers=4, rng=0, **VERDICTS[title])
+    found = overview.verdict(result)
+    assert found.title == title
+    if result.history[-1].angle is not None:
+        assert f"at most {result.history[-1].angle:.1e}" in found.text
+        assert ("proven:" in found.text) == result.history[-1].rigorous
+
+
+def test_a_run_that_did_not_converge_says_what_to_change():
+    with pytest.warns(lp.ConvergenceWarning):
+        result = lp.svd(A, 3, steps=4, tol=1e-12, max_rounds=3, workers=4, rng=0)
+    found = overview.verdict(result)
+    assert (found.mood, found.title) == ("poor", "Not converged")
+    assert "max_rounds" in found.advice
+
+
+# The page is text of ours, and nothing of others becomes markup
+
+
+class Tags(HTMLParser):
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.attributes = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append(tag)
+        self.attributes += [name for name, _ in attrs]
+
+
+def test_nothing_in_names_or_paths_becomes_markup(tmp_path):
+    folder = tmp_path / "a'&<b>"
+    folder.mkdir()
+    names = [f"{EVIL}{number}" for number in range(12)]
+    for number, part in enumerate(np.array_split(A, 2)):
+        pd.DataFrame(part, columns=names).to_parquet(folder / f"{number}<i>.parquet")
+    result = lp.svd(str(folder), 2, rng=0)
+    result = replace(result, run={**result.run, "command": [EVIL], "why": EVIL, "engine": EVIL})
+    fault = {"round": 1, "shards": [0], "what": EVIL, "then": EVIL}
+    result = replace(result, run={**result.run, "faults": [fault]})
+    tags = Tags(report.page(result, str(folder)))
+    assert tags.found.count("script") == 1
+    assert not {"img", "b>"} & set(tags.found)
+    assert not [name for name in tags.attributes if name.startswith("on")]
+
+
+def test_the_page_asks_for_nothing_from_elsewhere():
+    page = report.page(lp.pca(A, 3, rng=0), A)
+    assert not re.findall(r"(?:src|href)=\"(?!data:)|url\(|@import|https?:", page)
+
+
+# Options
+
+
+def test_columns_are_images_only_where_nothing_speaks_against_it():
+    def of(columns, grid=None, **run):
+        result = lp.svd(np.eye(columns), 1, method="tsqr", rng=0)
+        return overview.grid_of(replace(result, run={**result.run, **run}), grid)
+
+    assert of(64) == (8, 8)
+    assert of(36) is None
+    assert of(65) is None
+    assert of(64, names=[f"gene {n}" for n in range(64)]) is None
+    assert of(64, names=[f"pixel_{n}" for n in range(64)]) == (8, 8)
+    assert of(65, (5, 13)) == (5, 13)
+    with pytest.raises(ValueError, match="grid=5x5 has 25 places, and there are 64 columns"):
+        of(64, (5, 5))
+
+
+def test_pages_are_written_where_they_can_be(tmp_path):
+    result = lp.svd(A, 2, rng=0)
+    with pytest.raises(ValueError, match=r"\.html; give such a name"):
+        result.report(tmp_path / "page.pdf")
+    with pytest.raises(ValueError, match="make it first"):
+        result.report(tmp_path / "none" / "page.html")
+
+
+def test_pictures_are_drawn_of_what_is_known(tmp_path):
+    result = lp.pca(A, 3, method="local_ritz", tol=1e-8, workers=4, rng=0)
+    for kind in ("convergence", "variance", "components", "scores", "shards", "timeline"):
+        figure = result.plot(kind, A)
+        assert len(figure.axes) == 1 + (kind == "components")  # and its colour bar
+    result.plot(data=A, grid=(3, 4)).savefig(tmp_path / "all.png")
+    assert (tmp_path / "all.png").stat().st_size > 10_000
+    with pytest.raises(ValueError, match=r"kind='scores': give data=, or run with return_u"):
+        result.plot("scores")
+    with pytest.raises(ValueError, match="kind='pie' is not known"):
+        result.plot("pie")
+
+
+# The command line, and doing it again
+
+
+def test_fit_and_report_write_pages(tmp_path, capsys):
+    np.save(tmp_path / "rows.npy", A)
+    rows, model = str(tmp_path / "rows.npy"), str(tmp_path / "model")
+    first, second = tmp_path / "first.html", tmp_path / "second.html"
+    asked = ["fit", rows, "-k", "2", "--center", "-o", model, "--report", str(first)]
+    assert cli.main([*asked, "--grid", "3x4"]) == 0
+    assert cli.main(["report", model, "-o", str(second), "--data", rows, "--grid", "3x4"]) == 0
+    assert first.read_text() == second.read_text()
+    assert "3 × 4 pixels" in first.read_text()
+    result = lp.Result.load(model)
+    command = result.run["command"]
+    assert command[:-4] == ["localpower", *asked, "--grid", "3x4"]
+    seed, workers = (str(result.run[name]) for name in ("seed", "workers"))
+    assert command[-4:] == ["--seed", seed, "--workers", workers]
+    assert cli.main(command[1:]) == 0
+    assert same_bits(result, lp.Result.load(model))
+    assert cli.main([*asked[:-1], "page.txt"]) == 2
+    assert cli.main(["report", model, "-o", str(second), "--grid", "5x5"]) == 2
+    assert "product" in capsys.readouterr().err
+
+
+def test_the_call_on_record_gives_the_same_bits(tmp_path):
+    np.save(tmp_path / "rows.npy", A)
+    for options in (
+        {"method": "dpi", "partition": "shuffled", "center": True, "return_u": True},
+        {"schedule": {0, 2, 5}, "max_rounds": 2, "workers": 3, "rng": np.int64(4)},
+    ):
+        result = lp.svd(tmp_path / "rows.npy", 2, **options)
+        again = eval(result.run["call"], {"localpower": lp})
+        assert same_bits(result, again)
+
+
+def test_help_starts_with_an_example_and_fits_a_screen(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["report", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert any("localpower report model -o run.html" in line for line in lines[:4])
+    assert len(lines) <= 24
