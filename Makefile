@@ -4,13 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check docs paper bench clean
+.PHONY: demo test browser check docs paper bench clean
 
 demo: .venv-demo/ready
 	.venv-demo/bin/python examples/demo.py build/demo
 
-test: $(VENV)/ready
+test: $(VENV)/ready browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Pages are tested in a browser, which root of a Debian machine can have.
+browser:
+	@command -v chromium > /dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo "installing chromium with apt-get, for the tests of pages"; \
+		{ apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+			apt-get -qq --yes install --no-install-recommends chromium; } > /dev/null 2>&1 || \
+		echo "chromium could not be installed: tests of pages are skipped"; \
+	else \
+		echo "there is no chromium: tests of pages are skipped"; \
+	fi
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check .
