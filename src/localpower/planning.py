@@ -86,9 +86,16 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The costs of all methods, cheapest first, those that miss the tolerance last.
+    """The costs of all methods, cheapest first. Prints as a table.
 
-    `basis` says what the rounds are predicted from. Prints as a table.
+    Attributes
+    ----------
+    rows : tuple of Cost
+        Those that miss the tolerance last; also ``plan["dpi"]``.
+    basis : str
+        What the rounds are predicted from.
+    question : str
+        What was asked.
     """
 
     rows: tuple[Cost, ...]

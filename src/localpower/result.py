@@ -26,12 +26,24 @@ ARRAYS, RUN = "model.npz", "run.json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One round of the method: its number, local steps, bytes over all shards, and seconds.
+    """One round of the method.
 
-    `bytes_read` is what workers read from files, where rows are not kept in memory. `angle` is the
-    certified bound of the sine of the angle to the answer, `rigorous` whether it is proven, and
-    `residual` the largest residual of a component, relative to the largest eigenvalue; None where
-    the method does not tell.
+    Attributes
+    ----------
+    round, steps : int
+        Its number, from 1, and the local steps of a shard in it.
+    bytes_up, bytes_down : int
+        What all shards sent, and what was sent to them.
+    seconds : float
+        What it took.
+    bytes_read : int
+        What workers read from files, where rows are not kept in memory.
+    angle : float or None
+        Certified bound of the sine of the angle to the answer; None where the method does not tell.
+    residual : float or None
+        The largest residual of a component, relative to the largest eigenvalue.
+    rigorous : bool or None
+        Whether the bound of the angle is proven, up to a factor of ten.
     """
 
     round: int

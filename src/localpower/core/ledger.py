@@ -15,12 +15,23 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round: a broadcast or scatter of `task`, and the replies.
+    """One round: a broadcast or scatter of a task, and the replies.
 
-    `phase` is ``"setup"`` (statistics of the columns), ``"iterate"`` (the method itself) or
-    ``"factors"`` (from the basis to singular values and vectors). `bytes_read` is not communication
-    but what workers read from files, where rows are not kept in memory. An `exchange` is with some
-    shards only; all others are rounds.
+    Attributes
+    ----------
+    phase : str
+        ``"setup"`` (statistics of the columns), ``"iterate"`` (the method itself) or ``"factors"``
+        (from the basis to singular values and vectors).
+    task : str
+        What shards were asked, by the name of its class.
+    messages : int
+        To and from shards, together.
+    words_up, words_down, bytes_up, bytes_down : int
+        From all shards, and to all.
+    bytes_read : int
+        Not communication, but what workers read from files, where rows are not kept in memory.
+    exchange : bool
+        Whether it was with some shards only; all others are rounds.
     """
 
     phase: str
