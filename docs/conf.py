@@ -1,7 +1,8 @@
 """How the documentation is built; ``make docs`` writes it to ``build/docs``.
 
 Pages work from disk, without a server and without a network: formulas become MathML while they are
-built, so that no script or font has to be fetched, and the search needs no second request.
+built, with a font that comes with ziamath, so that nothing has to be fetched; and the search needs
+no second request.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import ziamath
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
@@ -40,12 +42,14 @@ myst_heading_anchors = 3
 copybutton_exclude = ".linenos, .gp, .go"
 
 html_theme = "furo"
+pygments_dark_style = "a11y-high-contrast-dark"
 html_title = f"localpower {version}"
-html_static_path = ["static"]
+html_static_path = ["static", str(Path(ziamath.__file__).with_name("fonts"))]
 html_css_files = ["localpower.css"]
 html_extra_path = ["reproduction/reproduction.html"]
 html_show_search_summary = False  # would fetch pages, which a browser refuses on disk
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 html_math_renderer = "mathml"
 html_theme_options = {"navigation_with_keys": True}
