@@ -99,7 +99,8 @@ def test_a_killed_rank_ends_the_job():
     assert "well" not in done.stdout
 
 
-def test_an_interrupted_job_ends():
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_stopped_ends(sign):
     run = subprocess.Popen(
         [MPIEXEC, "-n", "3", sys.executable, str(HERE / "mpi_cases.py"), "endless"],
         stdout=subprocess.PIPE,
@@ -110,7 +111,7 @@ def test_an_interrupted_job_ends():
     assert run.stdout.readline() == "running\n"
     ranks = psutil.Process(run.pid).children(recursive=True)
     assert len(ranks) >= 3
-    run.send_signal(signal.SIGINT)
+    run.send_signal(sign)
     run.communicate(timeout=30)
     assert run.returncode != 0
     assert not psutil.wait_procs(ranks, timeout=10)[1]

@@ -506,13 +506,14 @@ def test_a_cluster_of_our_own_is_on_loopback_and_leaves_nothing_behind(folder):
     assert os.listdir(folder) == ["script.py"]
 
 
-def test_a_cluster_of_our_own_ends_when_the_coordinator_is_interrupted(folder):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_cluster_of_our_own_ends_when_the_coordinator_is_stopped(sign, folder):
     run = start(STOPPED, folder)
     workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
     assert len(workers) > 3
-    os.killpg(run.pid, signal.SIGINT)
+    os.killpg(run.pid, sign) if sign == signal.SIGINT else run.send_signal(sign)
     _, errors = run.communicate(timeout=30)
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
     assert os.listdir(folder) == ["script.py"]
-    assert "KeyboardInterrupt" in errors
+    assert ("KeyboardInterrupt" in errors) == (sign == signal.SIGINT)

@@ -347,7 +347,8 @@ with lp.connect("spark:2") as engine:
 """
 
 
-def test_the_death_of_java_is_made_good_and_ctrl_c_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_the_death_of_java_is_made_good_and_a_stop_leaves_nothing(sign, tmp_path):
     folder = tmp_path / "temporary"
     folder.mkdir()
     path = tmp_path / "script.py"
@@ -364,9 +365,9 @@ def test_the_death_of_java_is_made_good_and_ctrl_c_leaves_nothing(tmp_path):
     assert pids, run.communicate()[1]
     started = [psutil.Process(int(pid)) for pid in pids]
     time.sleep(3)
-    os.killpg(run.pid, signal.SIGINT)
+    os.killpg(run.pid, sign) if sign == signal.SIGINT else run.send_signal(sign)
     _, errors = run.communicate(timeout=60)
-    assert "KeyboardInterrupt" in errors
+    assert ("KeyboardInterrupt" in errors) == (sign == signal.SIGINT)
     assert "\tat " not in errors
     assert not psutil.wait_procs(started, timeout=10)[1]
     assert not list(folder.iterdir())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from localpower.core.engine import Engine
 from localpower.core.errors import MissingExtra
@@ -74,3 +77,24 @@ def _engine(name: str) -> Callable[..., Engine]:
         raise MissingExtra(f"engine={name!r}", name) from error
     kind: Callable[..., Engine] = getattr(module, name.title())
     return kind
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise `SystemExit` meanwhile, so that whatever was started or written is ended.
+
+    Only in the main thread, and where nobody else has said what is to happen.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _leave(number: int, frame: Any) -> NoReturn:
+    raise SystemExit(128 + number)
