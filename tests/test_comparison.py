@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -248,17 +247,3 @@ def test_the_commands_help_fits_a_screen():
     assert len(out) <= 40
     assert max(map(len, out)) <= 80
     assert out[2].startswith("example: localpower compare")
-
-
-def test_a_terminal_shows_progress_and_clears_it(rows):
-    leader, follower = pty.openpty()
-    run = [sys.executable, "-m", "localpower", "compare", str(rows), "-k", "2", "--methods", "uda"]
-    done = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=follower, text=True)
-    os.close(follower)
-    table = done.communicate(timeout=60)[0]
-    shown = os.read(leader, 4096)
-    os.close(leader)
-    assert done.returncode == 0
-    assert b"1 of 1: uda" in shown
-    assert shown.endswith(b"\r\x1b[K")
-    assert "1 of 1" not in table

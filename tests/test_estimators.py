@@ -37,6 +37,13 @@ def test_check_estimator_passes_with_nothing_skipped_and_no_expected_failures():
     subprocess.run([sys.executable, "-W", "error", "-c", CHECK], env=environment, check=True)
 
 
+def test_they_show_what_they_do_only_if_verbose(capsys):
+    lp.PCA(2, method="dpi").fit(X)
+    assert capsys.readouterr().err == ""
+    lp.PCA(2, method="dpi", verbose=True).fit(X)
+    assert capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shape", [(60, 12), (12, 40)])
 @pytest.mark.parametrize("deficient", [False, True])
 @pytest.mark.parametrize("seed", range(5))

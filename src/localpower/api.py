@@ -8,7 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from operator import index
@@ -37,7 +37,7 @@ from localpower.core.shard import Shard, is_sparse
 from localpower.data import partition as partitions
 from localpower.data.partition import PARTITIONS, Partition
 from localpower.data.source import Source, held, open_source, pieces_of
-from localpower.engines.registry import connect
+from localpower.engines.registry import connect, terminable
 from localpower.engines.wrappers import Metered, Tolerant
 from localpower.planning import (
     AUTOMATIC,
@@ -51,6 +51,7 @@ from localpower.planning import (
     too_much,
     work,
 )
+from localpower.progress import Goal, Progress
 from localpower.result import Record, Result
 from localpower.version import __version__
 
@@ -62,6 +63,7 @@ FINAL = ("angle", "residual", "stalled")  # reasons that more rounds would not c
 STALL = 6  # rounds without progress that end a run with local steps
 RITZ = ("local_ritz", "block_krylov", "block_lanczos")  # these certify, tolerance or not
 ITERATIVE = ("local_ritz", "block_krylov", "dpi", "local_power")
+MOST_NAMES, MOST_TIMES = 10_000, 100  # names of columns, and entries of a schedule, on record
 TINY = 1e-14  # tolerance that is planned for where all rounds are to be done
 WIDE = 10, 1000  # columns per row, and columns, from which a transposed matrix is suspected
 
@@ -164,6 +166,7 @@ def svd(
     return_u: bool = False,
     rng: Any = None,
     callback: Callback | None = None,
+    progress: bool | Progress | None = None,
 ) -> Result:
     """Truncated singular value decomposition of a matrix whose rows live on many workers.
 
@@ -268,6 +271,10 @@ def svd(
         Seed of the random start and of the shuffle.
     callback : callable, optional
         Called as ``callback(record, state)`` after every round; a true value ends the run.
+    progress : bool, optional
+        Whether to show where the run stands, on standard error: round, certified angle, time left,
+        bytes. By default on a terminal, if it takes more than a second; the line is gone at the
+        end. ``True`` also writes plain lines to pipes and notebooks, ``False`` nothing.
 
     Returns
     -------
@@ -283,6 +290,7 @@ def svd(
     >>> len(result.history), result.ledger.phase("iterate").bytes_up
     (30, 61440)
     """
+    given = dict(locals())
     method, why = _asked(method, steps, schedule, align, align_at, proposal)
     options = _options(rank, method, steps, schedule, align, align_at, proposal, width)
     max_rounds, workers = _run_options(max_rounds, tol, workers, scale, callback)
@@ -295,6 +303,7 @@ def svd(
         raise ValueError(f"retries={retries!r} must be a whole number, 0 or more")
     if resume and checkpoint is None:
         raise ValueError("resume=True needs checkpoint=, the file to go on from")
+    display = Progress.of(progress)
     center = bool(center)
     how = "shuffled" if shuffle and partition == "contiguous" else _partition(partition)
     seed, generator = _random(rng)
@@ -302,7 +311,9 @@ def svd(
     def run(engine: Engine) -> Result:
         nonlocal method, options, why
         with ExitStack() as stack:
-            if engine.takes(data):
+            display.stage("reading data")
+            takes = engine.takes(data)
+            if takes:
                 if workers is not None or how != "contiguous":
                     raise ValueError(
                         "workers= and partition= cut rows anew, and these stay where they are: "
@@ -332,10 +343,12 @@ def svd(
             shuffler = generator if how == "contiguous" else generator.spawn(1)[0]
             at_once = engine.size if workers else _useful(engine.size, source, options.width)
             shards = partitions.partition(source, workers, how, shuffler, at_once)
+            display.stage("placing shards")
             tolerant = Tolerant(engine, retries, on_loss)
             metered = Metered(tolerant)
             metered.place(shards.shards)
 
+            display.stage("column statistics")
             columns_ = _describe(metered, source, shards, center, scale)
             kernels = prepare(
                 metered, columns_, _products(method, options, max_rounds), options.width
@@ -367,6 +380,9 @@ def svd(
                 "rows": source.rows,
                 "columns": source.columns,
                 "dtype": source.dtype.name,
+                "held": takes,
+                "names": _names(source),
+                "call": _call(given, seed, None if takes else len(shards.shards)),
             }
             metered.phase = "iterate"
             keeper = Keeper(checkpoint, every, _identity(run, metered, columns_))
@@ -380,7 +396,8 @@ def svd(
             eps = float(np.finfo(source.dtype).eps)
             trace = columns_.trace(source.rows)
             judge = Judge(options.rank, goal, trace, eps, max_rounds, *limits, ties=not doubtful)
-            outcome = _follow(states, metered, judge, callback, keeper, past)
+            display.stage(method, _goal(method, judge))
+            outcome = _follow(states, metered, judge, callback, keeper, past, display)
             reason = _conclude(method, outcome, goal)
             run |= {"reason": reason, "residuals": outcome.residuals}
             basis = outcome.state.answer().basis
@@ -388,10 +405,12 @@ def svd(
             local = goal > 0 and last.steps > 1 and (last.angle or 1.0) < 1.0  # next may be worse
             if (reason in FINAL or local) and known is not None:  # what is certified
                 basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
+            display.stage("singular values")
             metered.phase = "factors"
             found = factors(metered, basis, options.rank, gram=method == "gram")
             U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
             run["faults"] = [asdict(fault) for fault in tolerant.faults]
+            run["timeline"] = metered.timeline
             if tolerant.missing:
                 run |= {"reason": "degraded", "degraded": _lost_rows(tolerant, source)}
 
@@ -418,6 +437,8 @@ def svd(
         )
 
     with ExitStack() as around:
+        around.enter_context(terminable())
+        around.enter_context(display)
         home = engine if isinstance(engine, Engine) else around.enter_context(connect(engine))
         if deadline is not None:
             around.callback(setattr, home, "deadline", home.deadline)
@@ -542,6 +563,34 @@ def _narrow(wire: str, method: str, rank: int, tol: float, kind: np.dtype[Any]) 
     return Narrow(wire, rank, tol, eps)
 
 
+def _names(source: Source) -> list[str] | None:
+    """Names of the columns, if they have such and are not too many to be kept."""
+    names = source.tables[0].names
+    return None if names is None or len(names) > MOST_NAMES else [str(name) for name in names]
+
+
+def _call(given: dict[str, Any], seed: int | None, workers: int | None) -> str:
+    """Write the call that does the same again; dots stand for what cannot be written."""
+    told = given | {"workers": given["workers"] or workers}
+    told |= {} if seed is None else {"rng": seed}
+    defaults = {name: p.default for name, p in inspect.signature(svd).parameters.items()}
+    data, rank, *options = (name for name in defaults if name not in ("callback", "progress"))
+    written = {name: _written(told[name]) for name in options}
+    parts = [f"{name}={text}" for name, text in written.items() if text != _written(defaults[name])]
+    rows = _written(told[data]) if isinstance(told[data], str | os.PathLike) else "data"
+    return f"localpower.svd({', '.join([rows, _written(told[rank]), *parts])})"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, set | frozenset | list | tuple) and len(value) <= MOST_TIMES:
+        return repr(type(value)(sorted(value)))
+    return repr(value) if value is None or isinstance(value, str | int | float) else "..."
+
+
 def _named(schedule: Any) -> str:
     if schedule is None:
         return "constant"
@@ -598,6 +647,13 @@ class Judge:
         spent = sum(record.bytes_up + record.bytes_down for record in history)
         seconds = sum(record.seconds for record in history)
         return "budget" if spent > self.max_bytes or seconds > self.max_seconds else None
+
+
+def _goal(method: str, judge: Judge) -> Goal:
+    """What ends the run, as far as the time left can be told from it."""
+    if method not in (*ITERATIVE, "block_lanczos"):
+        return Goal()
+    return Goal(judge.tol, judge.max_rounds, judge.max_bytes, judge.max_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -658,6 +714,7 @@ def _follow(
     callback: Callback | None,
     keeper: Keeper,
     past: Checkpoint | None,
+    display: Progress,
 ) -> Outcome:
     """Run a method until there is a reason to stop, after what it did in the `past`."""
     state = None if past is None else past.state
@@ -687,7 +744,11 @@ def _follow(
         steps, seen, before = state.steps, seen + traffic.hops, now
         history.append(record)
         reason = judge.verdict(found, history)
-        ended = callback is not None and bool(callback(record, state.answer()))
+        display.round(history)
+        ended = False
+        if callback is not None:
+            with nullcontext() if getattr(callback, "silent", False) else display.hidden():
+                ended = bool(callback(record, state.answer()))
         point = Checkpoint(state, tuple(history), engine.ledger.phase("iterate").records, reason)
         keeper.keep(point, last=ended)
         if ended or reason is not None:

@@ -6,12 +6,15 @@ import argparse
 import json
 import os
 import re
-import shutil
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+from shlex import quote
+from textwrap import fill
 from typing import Any, NoReturn, TextIO
 
 import numpy as np
@@ -26,21 +29,31 @@ from localpower.core.scaling import SCALES
 from localpower.data import registry
 from localpower.data.partition import PARTITIONS
 from localpower.data.source import Source, read
-from localpower.engines.registry import connect
+from localpower.engines.registry import connect, terminable
 from localpower.planning import FLOPS, NETWORKS, plan, size
+from localpower.progress import Line, Progress, is_terminal
+from localpower.report import page_path
 from localpower.result import Record, Result, model_folder
 from localpower.version import __version__
 
 WHERE = "folder of data sets, before LOCALPOWER_DATA and the user's cache"
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+SPELT = {"rng": "seed"}  # names that are others on the command line
+OPTIONS = (
+    *("align_at", "align", "bandwidth", "cache", "checkpoint", "columns", "deadline", "delimiter"),
+    *("drop", "dtype", "engine", "flops", "header", "key", "label", "latency", "max_bytes"),
+    *("max_rounds", "max_seconds", "memory", "method", "on_loss", "partition", "proposal", "rank"),
+    *("resume", "rng", "scale", "schedule", "steps", "tol", "width", "workers"),
+)
 RANK = "{rank}"  # in a path: the number of this process in an MPI job
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status."""
     options = _parser().parse_args(arguments)
+    options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        with warnings.catch_warnings():
+        with terminable(), warnings.catch_warnings():
             warnings.showwarning = _warn
             options.command(options)
         sys.stdout.flush()
@@ -60,10 +73,13 @@ def fit(options: argparse.Namespace) -> None:
     if options.engine.partition(":")[0] == "mpi" or any(RANK in path for path in options.data):
         _fit_on_ranks(options)
         return
-    if options.output is not None:
-        model_folder(options.output)
-    with _rows(options) as rows:
-        _keep(_fit(options, rows, options.engine), options)
+    _check_outputs(options)
+    with Progress() as display, _rows(options, display) as rows:
+        result = _fit(options, rows, options.engine, display)
+        if options.report is not None:
+            display.stage("writing the page")
+            result.report(options.report, rows, grid=options.grid)
+    _keep(result, options)
 
 
 def _fit_on_ranks(options: argparse.Namespace) -> None:
@@ -79,28 +95,30 @@ def _fit_on_ranks(options: argparse.Namespace) -> None:
             )
         if rank:
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
-        elif options.output is not None:
-            model_folder(options.output)
+        else:
+            _check_outputs(options)
 
         def mine(rank: int) -> Source:
             options.data = [path.replace(RANK, str(rank)) for path in paths]
-            return _rows(options)
+            return _rows(options, Progress(False))
 
         if own:
-            result = _fit(options, mine, engine)
+            result = _fit(options, mine, engine, None)
         elif rank:
             engine.serve()  # type: ignore[attr-defined]
             return
         else:
-            with _rows(options) as rows:
-                result = _fit(options, rows, engine)
+            with Progress() as display, _rows(options, display) as rows:
+                result = _fit(options, rows, engine, display)
     if not rank:
+        if options.report is not None:
+            result.report(options.report, grid=options.grid)
         _keep(result, options)
 
 
-def _fit(options: argparse.Namespace, rows: Any, engine: Any) -> Result:
+def _fit(options: argparse.Namespace, rows: Any, engine: Any, progress: Progress | None) -> Result:
     table = Table(sys.stderr if options.json else sys.stdout, quiet=options.json)
-    return svd(
+    result = svd(
         rows,
         options.rank,
         method=options.method,
@@ -125,7 +143,27 @@ def _fit(options: argparse.Namespace, rows: Any, engine: Any) -> Result:
         scale=options.scale,
         rng=options.seed,
         callback=table.row,
+        progress=progress,
     )
+    return replace(result, run={**result.run, "command": _repeated(options, result)})
+
+
+def _repeated(options: argparse.Namespace, result: Result) -> list[str]:
+    """The command that does the same again: with the seed and the number of shards."""
+    more = []
+    if options.seed is None:
+        more += ["--seed", str(result.run["seed"])]
+    if options.workers is None and not result.run["held"]:
+        more += ["--workers", str(result.run["workers"])]
+    return ["localpower", *options.arguments, *more]
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Refuse what cannot be written to before the work, not after it."""
+    if options.output is not None:
+        model_folder(options.output)
+    if options.report is not None:
+        page_path(options.report)
 
 
 def _keep(result: Result, options: argparse.Namespace) -> None:
@@ -142,7 +180,9 @@ def transform(options: argparse.Namespace) -> None:
     if any(output.exists() and output.samefile(path) for path in options.data):
         raise ValueError(f"-o {output} is also DATA; give another name")
     model = Result.load(options.model)
-    with _rows(options, n_features=model.components.shape[1]) as rows:
+    columns = model.components.shape[1]
+    with Progress() as display, _rows(options, display, n_features=columns) as rows:
+        display.stage("projecting rows")
         scores = model.transform(rows)
     if output.suffix == ".npy":
         np.save(output, scores)
@@ -151,13 +191,16 @@ def transform(options: argparse.Namespace) -> None:
     print(f"{scores.shape[0]} rows on {scores.shape[1]} components -> {output}")
 
 
-def _rows(options: argparse.Namespace, n_features: int = 0) -> Source:
+def _rows(options: argparse.Namespace, display: Progress, n_features: int = 0) -> Source:
     """Open the files that were named, with the options of reading."""
+    display.stage(f"reading {Path(options.data[0]).name}{' ...' * (len(options.data) > 1)}")
     return read(
         options.data[0] if len(options.data) == 1 else options.data,
         columns=options.columns,
         drop=options.drop,
         label=options.label,
+        header=options.header,
+        delimiter=options.delimiter,
         dtype=options.dtype,
         key=options.key,
         n_features=n_features,
@@ -182,40 +225,52 @@ def plan_(options: argparse.Namespace) -> None:
     if shape is not None:
         print(plan((int(shape[1]), int(shape[2])), options.rank, **how))
         return
-    with _rows(options) as rows:
-        print(plan(rows, options.rank, **how))
+    with Progress() as display, _rows(options, display) as rows:
+        display.stage("planning")
+        found = plan(rows, options.rank, **how)
+    print(found)
 
 
 def compare_(options: argparse.Namespace) -> None:
     """``localpower compare``."""
     if options.output is not None:
         picture_path(options.output)
-    line = Line(sys.stderr)
-    try:
-        with _rows(options) as rows:
-            found = compare(
-                rows,
-                options.rank,
-                methods=options.methods,
-                tol=options.tol,
-                max_rounds=options.max_rounds,
-                workers=options.workers,
-                center=options.center,
-                scale=options.scale,
-                partition=options.partition,
-                engine=options.engine,
-                rng=options.seed,
-                progress=line.show if line.live else None,
-            )
-    finally:
-        if line.live:
-            line.show("")
+    with Progress() as display, _rows(options, display) as rows:
+        found = compare(
+            rows,
+            options.rank,
+            methods=options.methods,
+            tol=options.tol,
+            max_rounds=options.max_rounds,
+            workers=options.workers,
+            center=options.center,
+            scale=options.scale,
+            partition=options.partition,
+            engine=options.engine,
+            rng=options.seed,
+            progress=display,
+        )
     as_json = {"picture": options.output} | found.as_dict() if options.json else None
     print(found if as_json is None else json.dumps(as_json, indent=1))
     if options.output is not None:
         found.plot(options.output)
         if as_json is None:
             print(f"-> {options.output}")
+
+
+def report(options: argparse.Namespace) -> None:
+    """``localpower report``."""
+    target = page_path(options.output)
+    model = Result.load(options.model)
+    with ExitStack() as stack:
+        rows = None
+        if options.data:
+            display = stack.enter_context(Progress())
+            columns = model.components.shape[1]
+            rows = stack.enter_context(_rows(options, display, n_features=columns))
+            display.stage("writing the page")
+        model.report(target, rows, grid=options.grid)
+    print(f"-> {target}")
 
 
 def inspect(options: argparse.Namespace) -> None:
@@ -276,32 +331,8 @@ def data_get(options: argparse.Namespace) -> None:
 
     folder = None if options.data_dir is None else Path(options.data_dir)
     path = registry.download(options.name, folder, progress)
-    line.end()
+    line.erase()
     print(path)
-
-
-class Line:
-    """Progress: one line that is written over on a terminal, a line each elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-        self.live = stream.isatty()
-        self._open = False
-
-    def show(self, text: str) -> None:
-        """Show where a long job stands; what is left out or written stays on the screen."""
-        lasting = text.startswith(("left out", "->")) or not self.live
-        text = text if lasting else text[: shutil.get_terminal_size().columns - 1]
-        end = "\n" if lasting else ""
-        start = "\r\x1b[K" if self.live else ""
-        print(f"{start}{text}", end=end, file=self.stream, flush=True)
-        self._open = not lasting
-
-    def end(self) -> None:
-        """Leave what is shown and go on to a new line."""
-        if self._open:
-            print(file=self.stream)
-            self._open = False
 
 
 class Table:
@@ -312,7 +343,7 @@ class Table:
 
     def __init__(self, stream: TextIO, quiet: bool) -> None:
         self.stream = stream
-        self.live = stream.isatty()
+        self.live = is_terminal(stream)
         self.silent = quiet and not self.live
         self.rows: list[str] = []
 
@@ -344,22 +375,7 @@ def _show(result: Result, as_json: bool, path: str | None) -> None:
     if as_json:
         print(json.dumps(_summary(result, path), indent=1))
         return
-    run, ledger = result.run, result.ledger
-    print(
-        f"{run['method']}: rank {run['rank']} of {run['rows']} x {run['columns']} {run['dtype']} "
-        f"in {run['workers']} shards, {len(result.history)} rounds, seed {run['seed']}"
-    )
-    print(
-        f"moved {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
-        f"{ledger.messages} messages, set-up and factors included"
-    )
-    print(_certificate(result))
-    if run.get("why", "asked for") != "asked for":
-        print(f"chosen: {run['why']}")
-    print(f"{'component':>9} {'singular value':>16} {'explained':>10}")
-    pairs = zip(result.singular_values, result.explained_variance_ratio, strict=True)
-    for number, (value, ratio) in enumerate(pairs, start=1):
-        print(f"{number:>9} {value:>16.8g} {ratio:>10.2%}")
+    print(_spelt(str(result)))
     if path is not None:
         print(f"-> {path}")
 
@@ -387,22 +403,6 @@ def _angle(record: Record) -> str:
     return "" if record.angle is None else f"{record.angle:.1e}"
 
 
-def _certificate(result: Result) -> str:
-    """Say what is known of the answer."""
-    last = result.history[-1]
-    if result.reason == "exact":
-        return "exact, up to rounding"
-    if result.reason == "degraded":
-        lost = result.run["degraded"]
-        rows = sum(part["rows"] for part in lost)
-        return f"without {rows} rows: shards {[part['shard'] for part in lost]} were lost"
-    if last.angle is None:
-        return f"not certified (ended by {result.reason}); give --tol"
-    sure = "proven" if last.rigorous else "unless the random start missed something"
-    state = "converged" if result.converged else f"not converged ({result.reason})"
-    return f"{state}: sine of the angle to the answer at most {last.angle:.1e}, {sure}"
-
-
 def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -412,11 +412,29 @@ def _reason(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError):
         return f"out of memory ({error}); use more and smaller shards, or fewer workers"
-    return str(error)
+    return _spelt(str(error))
+
+
+def _spelt(text: str) -> str:
+    """Name options as they are given on the command line: ``drop=['id']`` is ``--drop id``."""
+    text = re.sub(r" \([\w= ]+ of localpower\.read, or of the command\)", "", text)
+
+    def option(match: re.Match[str]) -> str:
+        name = SPELT.get(match[1], match[1]).replace("_", "-")
+        value = match[2] or ""
+        if value in ("True", "False"):
+            return f"--{'no-' * (value == 'False')}{name}"
+        listed = ",".join(re.findall(r"[^\s,'\"\[\]][^,'\"\[\]]*", value))
+        return f"--{name}{' ' * bool(listed)}{quote(listed) if ' ' in listed else listed}"
+
+    return re.sub(
+        rf"(?<![\w:,.'])({'|'.join(OPTIONS)})=(\[[^]]*\]|'[^']*'|[^\s,;:()]+)?", option, text
+    )
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    print(f"localpower: note: {message}", file=sys.stderr)
+    start = "\r\x1b[K" if is_terminal(sys.stderr) else ""  # where a line of progress may stand
+    print(f"{start}localpower: note: {_spelt(str(message))}", file=sys.stderr)
 
 
 def _complain(reason: str, status: int) -> int:
@@ -424,143 +442,223 @@ def _complain(reason: str, status: int) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Names an option's value once."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=22)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {action.metavar or action.dest.upper()}"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help fits a screen: what is rarely needed is explained by ``--help-all``."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(formatter_class=Formatter, **how)
+        self.rarely: list[argparse.Action] = []
+
+    def rare(self, group: Any, *names: str, **how: Any) -> None:
+        """Add an option that is rarely needed."""
+        self.rarely.append(group.add_argument(*names, **how))
+
+    def format_help(self) -> str:
+        """Leave out what is rare, but for the names."""
+        if not self.rarely:
+            return super().format_help()
+        texts = [action.help for action in self.rarely]
+        names = ", ".join(action.option_strings[-1] for action in self.rarely)
+        try:
+            for action in self.rarely:
+                action.help = argparse.SUPPRESS
+            short = super().format_help()
+        finally:
+            for action, text in zip(self.rarely, texts, strict=True):
+                action.help = text
+        return f"{short}\n{fill(f'more in --help-all: {names}', 79)}\n"
+
+
+class HelpAll(argparse.Action):
+    """``--help-all``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print the help with all options."""
+        print(argparse.ArgumentParser.format_help(parser), end="")
+        parser.exit()
+
+
+def _command(
+    commands: Any, name: str, run: Any, summary: str, *examples: str, usage: str | None = None
+) -> Parser:
+    """Add a subcommand; its help starts with examples."""
+    first, *more = [f"localpower {example}" for example in examples]
+    text = "\n".join([f"example: {first}", *(f"         {example}" for example in more)])
+    usage = None if usage is None else f"localpower {name} {usage}"
+    command: Parser = commands.add_parser(name, help=summary, usage=usage, description=text)
+    command.set_defaults(command=run)
+    return command
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="localpower",
-        description="Truncated SVD and PCA of rows on many workers, with little communication.",
-        epilog="example: localpower fit rows.npy -k 5 --center -o model",
+        usage="localpower COMMAND ...",
+        description="example: localpower fit rows.csv -k 5 --center -o model\n\n"
+        "Truncated SVD and PCA of rows on many workers, with little communication.\n"
+        "`localpower COMMAND --help` explains a command.",
     )
     parser.add_argument("--version", action="version", version=f"localpower {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        required=True, metavar="COMMAND ...", title="commands", prog="localpower"
+    )
     _add_fit(commands)
-    _add_plan(commands)
-    _add_compare(commands)
-    _add_study(commands)
 
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "transform",
-        help="project rows on the components of a model",
-        usage="localpower transform MODEL DATA [DATA ...] -o FILE [options]",
-        description="example: localpower transform model rows.npy -o scores.npy",
+        transform,
+        "project rows on the components of a model",
+        "transform model rows.csv -o scores.csv",
+        usage="MODEL DATA [DATA ...] -o FILE [options]",
     )
     command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
-    _add_reading(command)
     command.add_argument("-o", "--output", required=True, metavar="FILE", help=".npy or .csv")
-    command.set_defaults(command=transform)
+    _add_reading(command)
 
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "inspect",
-        help="show what a model is and how it came about",
-        description="example: localpower inspect model",
+        inspect,
+        "show what a model is and how it came about",
+        "inspect model",
     )
     command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(command=inspect)
+
+    command = _command(
+        commands,
+        "report",
+        report,
+        "write the page of a run: one HTML file",
+        "report model -o run.html --data rows.csv",
+        usage="MODEL -o PAGE [--data DATA [DATA ...]] [options]",
+    )
+    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
+    command.add_argument("-o", "--output", required=True, metavar="PAGE", help="an .html file")
+    _add_grid(command.add_argument)
+    _add_reading(command, "--data")
+    _add_plan(commands)
+    _add_compare(commands)
+    _add_study(commands)
     return parser
 
 
 def _add_fit(commands: Any) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "fit",
-        help="factorise rows and write a model",
-        usage="localpower fit DATA [DATA ...] -k K [-o MODEL] [options]",
-        description="example: localpower fit rows.npy -k 5 --workers 20 -o model",
+        fit,
+        "find the components of rows and write a model",
+        "fit rows.csv -k 5 --center -o model",
+        "fit 'rows/*.parquet' -k 5 --drop id,name -o model",
+        usage="DATA [DATA ...] -k K [-o MODEL] [options]",
     )
-    _add_reading(command)
-    add = command.add_argument
-    add("-k", "--rank", type=int, required=True, metavar="K", help="number of components")
+    add, rare = command.add_argument, command.rare
+    _add_rank(command)
     add("-o", "--output", metavar="MODEL", help="directory to write the model to")
-    add(
-        "--method",
-        default="auto",
-        choices=["auto", *METHODS],
-        metavar="NAME",
-        help=f"auto (the cheapest, see plan), {_names(METHODS)}",
-    )
-    add("-p", "--steps", type=int, metavar="P", help="local steps per round of local_power (4)")
-    add("--schedule", type=_schedule, metavar="NAME",
-        help="constant, halving, linear, halving:3, adaptive, or times: 0,4,8")  # fmt: skip
-    add(
-        "--align",
-        choices=list(ALIGNMENTS),
-        metavar="NAME",
-        help=_names(ALIGNMENTS),
-    )
-    add("--align-at", choices=["server", "worker"], metavar="WHERE",
-        help="server, or worker (half the upload)")  # fmt: skip
-    add("--proposal", choices=list(PROPOSALS), metavar="NAME",
-        help=f"of local_ritz: {_names(PROPOSALS)}")  # fmt: skip
-    add("--width", type=int, metavar="R", help="columns that are iterated (K, or K + 5)")
-    add("--max-rounds", type=int, default=30, metavar="N", help="rounds at most (30)")
-    add("--max-bytes", type=float, metavar="N", help="stop after so many were moved")
-    add("--max-seconds", type=float, metavar="S", help="stop after so long")
-    add("--tol", type=float, metavar="SINE",
-        help="stop when the angle is certified to be less (auto 1e-8, else 0)")  # fmt: skip
-    add("--checkpoint", metavar="FILE", help="write the state here after every round")
-    add("--resume", action="store_true", help="go on from the checkpoint if it is there")
-    add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
-    add("--partition", default="contiguous", metavar="HOW",
-        help=f"{_names(PARTITIONS)}:0.5")  # fmt: skip
-    add("--shuffle", action="store_true", help="short for --partition shuffled")
-    add("--engine", default="threads", metavar="NAME",
-        help="threads, processes:4, dask, ray, spark, mpi")  # fmt: skip
-    add("--deadline", type=float, metavar="SECONDS", help="that a round may take")
-    add("--on-loss", choices=("stop", "degrade"), default="stop", metavar="HOW",
-        help="of shards: stop (default), degrade")  # fmt: skip
-    add("--center", action="store_true", help="subtract the mean: PCA")
-    add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
+    add("--report", metavar="PAGE", help="write the page of the run, an .html file")
+    _add_columns(command)
     add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")
     add("--json", action="store_true", help="print JSON instead of tables")
-    command.set_defaults(command=fit)
+    _add_reading(command)
+
+    shards = command.add_argument_group("shards and workers")
+    _add_shards(command, shards)
+    shards.add_argument("--engine", default="threads", metavar="NAME",
+        help="threads, processes:4, dask, ray, spark, mpi")  # fmt: skip
+    rare(shards, "--shuffle", action="store_true", help="short for --partition shuffled")
+    rare(shards, "--deadline", type=float, metavar="SECONDS", help="that a round may take")
+    rare(shards, "--on-loss", choices=("stop", "degrade"), default="stop", metavar="HOW",
+         help="of shards: stop (default), degrade")  # fmt: skip
+
+    method = command.add_argument_group("method")
+    method.add_argument("--method", default="auto", choices=["auto", *METHODS], metavar="NAME",
+        help=f"auto (the cheapest, see plan), {_names(METHODS)}")  # fmt: skip
+    method.add_argument("-p", "--steps", type=int, metavar="P",
+        help="local steps per round of local_power (4)")  # fmt: skip
+    rare(method, "--schedule", type=_schedule, metavar="NAME",
+         help="of P: constant, halving, linear, halving:3, adaptive, or times: 0,4,8")  # fmt: skip
+    rare(method, "--align", choices=list(ALIGNMENTS), metavar="NAME", help=_names(ALIGNMENTS))
+    rare(method, "--align-at", choices=["server", "worker"], metavar="WHERE",
+         help="server, or worker (half the upload)")  # fmt: skip
+    rare(method, "--proposal", choices=list(PROPOSALS), metavar="NAME",
+         help=f"of local_ritz: {_names(PROPOSALS)}")  # fmt: skip
+    rare(method, "--width", type=int, metavar="R", help="columns that are iterated (K, or K + 5)")
+
+    method.add_argument("--tol", type=float, metavar="SINE",
+        help="certified angle to reach (auto 1e-8, else 0)")  # fmt: skip
+    method.add_argument("--max-rounds", type=int, default=30, metavar="N",
+        help="rounds at most (30)")  # fmt: skip
+    end = command.add_argument_group("when to stop and go on")
+    rare(end, "--max-bytes", type=float, metavar="N", help="stop after so many were moved")
+    rare(end, "--max-seconds", type=float, metavar="S", help="stop after so long")
+    rare(end, "--checkpoint", metavar="FILE", help="write the state here after every round")
+    rare(end, "--resume", action="store_true", help="go on from the checkpoint if it is there")
+    _add_grid(partial(rare, command))
 
 
 def _add_plan(commands: Any) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "plan",
-        help="what each method would cost, before anything is run",
-        usage="localpower plan DATA|NxD -k K [options]",
-        description="example: localpower plan 1000000x5000 -k 10 -m 100 --latency 'wide area'",
+        plan_,
+        "what each method would cost, before anything is run",
+        "plan rows.npy -k 10 -m 100",
+        "plan 1000000x5000 -k 10 -m 100 --latency 'wide area'",
+        usage="DATA|NxD -k K [options]",
     )
-    _add_reading(command)
     add = command.add_argument
-    add("-k", "--rank", type=int, required=True, metavar="K", help="number of components")
+    _add_rank(command)
     add("-m", "--workers", type=int, metavar="M", help="in how many shards the rows are")
     add("--tol", type=float, metavar="SINE", help="angle to reach (1e-8)")
-    add("--width", type=int, metavar="R", help="columns that are iterated (K + 5)")
     add("--latency", type=_latency, default="data centre", metavar="SECONDS",
         help=f"of a hop; or {_names(NETWORKS)}")  # fmt: skip
     add("--bandwidth", type=float, metavar="RATE", help="bytes a second")
     add("--flops", type=float, default=FLOPS, metavar="RATE", help=f"of one worker ({FLOPS:.0e})")
-    add("--center", action="store_true", help="subtract the mean: PCA")
-    add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
-    command.set_defaults(command=plan_)
+    _add_columns(command)
+    command.rare(command, "--width", type=int, metavar="R",
+                 help="columns that are iterated (K + 5)")  # fmt: skip
+    _add_reading(command)
 
 
 def _add_compare(commands: Any) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "compare",
-        help="run the methods on the same rows: a table and a picture",
-        usage="localpower compare DATA [DATA ...] -k K [-o FILE] [options]",
-        description="example: localpower compare rows.npy -k 5 --methods local_ritz,dpi -o c.png",
+        compare_,
+        "run the methods on the same rows: a table and a picture",
+        "compare rows.npy -k 5 --methods local_ritz,dpi -o it.png",
+        usage="DATA [DATA ...] -k K [-o FILE] [options]",
     )
-    _add_reading(command)
     add = command.add_argument
-    add("-k", "--rank", type=int, required=True, metavar="K", help="number of components")
-    add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
+    _add_rank(command)
+    add("-o", "--output", metavar="FILE", help="draw the angles, as .png or .svg")
     add("--methods", default=METHODS_SHOWN, metavar="A,B",
         help="also with options, as local_power:steps=8,schedule=halving; by default "
         f"{_names(METHODS_SHOWN)}")  # fmt: skip
     add("--tol", type=float, default=1e-6, metavar="SINE", help="angle to reach (1e-6)")
     add("--max-rounds", type=int, default=100, metavar="N", help="rounds at most (100)")
-    add("--center", action="store_true", help="subtract the mean: PCA")
-    add("--scale", choices=list(SCALES), metavar="NAME", help=_names(SCALES))
-    add("--partition", default="contiguous", metavar="HOW",
-        help=f"{_names(PARTITIONS)}:0.5")  # fmt: skip
-    add("--engine", default="threads", metavar="NAME", help="threads, processes:4, inline")
-    add("--seed", type=int, default=0, metavar="N", help="of random start and shuffle (0)")
-    add("-o", "--output", metavar="FILE", help="draw the angles, as .png or .svg")
+    _add_columns(command)
+    _add_shards(command, command)
+    command.rare(command, "--engine", default="threads", metavar="NAME",
+                 help="threads, processes:4, inline")  # fmt: skip
+    command.rare(command, "--seed", type=int, default=0, metavar="N",
+                 help="of random start and shuffle (0)")  # fmt: skip
     add("--json", action="store_true", help="print JSON instead of a table")
-    command.set_defaults(command=compare_)
+    _add_reading(command)
 
 
 def _latency(text: str) -> float | str:
@@ -568,56 +666,97 @@ def _latency(text: str) -> float | str:
 
 
 def _add_study(commands: Any) -> None:
-    command = commands.add_parser(
+    command = _command(
+        commands,
         "reproduce",
-        help="run the paper's evaluation: every table and figure",
-        description="example: localpower reproduce table-final figure-2a --data-dir ~/libsvm",
+        reproduce,
+        "run the paper's evaluation: every table and figure",
+        "reproduce table-final figure-2a --data-dir ~/libsvm",
+        usage="[ITEM ...] [options]",
     )
     command.add_argument("items", metavar="ITEM", nargs="*", help="tables and figures (all)")
     command.add_argument("-o", "--output", default="build/paper", metavar="FOLDER",
         help="where results, figures and page go (build/paper); what is there is kept")  # fmt: skip
     command.add_argument("--data-dir", metavar="FOLDER", help=WHERE)
     command.add_argument("--list", action="store_true", help="list the items")
-    command.set_defaults(command=reproduce)
 
-    data = commands.add_parser(
+    data = _command(
+        commands,
         "data",
-        help="the paper's data sets: which are here, where to get the others",
-        description="example: localpower data list",
+        None,
+        "the paper's data sets: which are here, where to get the others",
+        "data list",
     )
-    actions = data.add_subparsers(required=True, metavar="ACTION")
+    actions = data.add_subparsers(required=True, metavar="ACTION", prog="localpower data")
     for name, function, what in (
         ("list", data_list, "all sets, and where they are"),
         ("info", data_info, "one set: size, address, checksum, deviations"),
         ("path", data_path, "the path of a set, for scripts"),
         ("get", data_get, "download a set from where LIBSVM publishes it"),
     ):
-        example = f"example: localpower data {name}{'' if name == 'list' else ' a9a'}"
-        action = actions.add_parser(name, help=what, description=example)
+        example = f"data {name}{'' if name == 'list' else ' a9a'}"
+        action = _command(actions, name, function, what, example)
         if name != "list":
             action.add_argument("name", metavar="NAME", help="a name that `data list` shows")
         action.add_argument("--data-dir", metavar="FOLDER", help=WHERE)
-        action.set_defaults(command=function)
 
 
-def _add_reading(command: Any) -> None:
-    """Add the files, and the options of reading them."""
+def _add_rank(command: Any) -> None:
     add = command.add_argument
+    add("-k", "--rank", type=int, required=True, metavar="K", help="number of components")
+
+
+def _add_columns(command: Any) -> None:
+    """Add what is done to columns before all else."""
+    add = command.add_argument
+    add("--center", action="store_true", help="subtract the mean of each column: PCA")
+    add("--scale", choices=list(SCALES), metavar="NAME",
+        help=f"divide columns by one of {_names(SCALES)}")  # fmt: skip
+
+
+def _add_shards(command: Parser, group: Any) -> None:
+    add = group.add_argument
+    add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
+    command.rare(group, "--partition", default="contiguous", metavar="HOW",
+                 help=f"how rows are cut: {_names(PARTITIONS)}:0.5")  # fmt: skip
+
+
+def _add_grid(add: Any) -> None:
+    add("--grid", type=_grid, metavar="RxC", help="columns are pixels of images, as 8x8")
+
+
+def _add_reading(command: Parser, data: str = "data") -> None:
+    """Add the files, and the options of reading them."""
+    command.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options and exit")
+    group = command.add_argument_group("reading")
+    add, rare = group.add_argument, command.rare
     add(
-        "data",
+        data,
         metavar="DATA",
         nargs="+",
-        help="npy, npz, csv, tsv, svmlight, parquet, arrow, zarr or hdf5; several files, a "
-        "directory or a glob are one shard per file",
+        help="csv, tsv, npy, npz, svmlight, parquet, arrow, zarr, hdf5; of several files, a "
+        "folder or a glob each is a shard"
+        if data == "data"
+        else "the rows that were fitted, as fit takes them",
     )
-    names = {"type": lambda text: text.split(","), "metavar": "A,B"}
-    add("--columns", help="names or numbers (from 0) of the columns to take", **names)
-    add("--drop", help="columns to leave out", **names)
+    names: Any = {"type": lambda text: text.split(","), "metavar": "A,B"}
+    add("--drop", help="columns to leave out, by names or numbers (from 0)", **names)
+    add("--columns", help="columns to take", **names)
     add("--label", metavar="A", help="column that is no feature but a label")
-    add("--key", metavar="NAME", help="which array of an HDF5, Zarr or npz file")
-    add("--dtype", choices=["float32", "float64"], metavar="T", help="float32 or float64")
     add("--memory", metavar="SIZE", help="what rows may take, as 2GB (half of what is free)")
-    add("--cache", metavar="FOLDER", help="keep what was parsed here for the next time")
+    rare(group, "--header", action=argparse.BooleanOptionalAction,
+         help="whether the first line of text is names (found out)")  # fmt: skip
+    rare(group, "--delimiter", metavar="C", help="what separates fields of text (found out)")
+    rare(group, "--key", metavar="NAME", help="which array of an HDF5, Zarr or npz file")
+    rare(group, "--dtype", choices=["float32", "float64"], metavar="T", help="float32 or float64")
+    rare(group, "--cache", metavar="FOLDER", help="keep what was parsed here for the next time")
+
+
+def _grid(text: str) -> tuple[int, int]:
+    shape = re.fullmatch(r"(\d+)x(\d+)", text)
+    if shape is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: give rows and columns of a picture, as 8x8")
+    return int(shape[1]), int(shape[2])
 
 
 def _names(known: Any) -> str:

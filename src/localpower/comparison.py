@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
-from html import escape
 from importlib.util import find_spec
 from math import floor, log10
 from pathlib import Path
@@ -28,7 +27,8 @@ from localpower.core.local_ritz import RitzState
 from localpower.data.source import Source, open_source
 from localpower.diagnostics.distance import subspace_distance
 from localpower.planning import RANK_ONLY, SMALL, size, work
-from localpower.result import Record, Result, replacing
+from localpower.progress import Progress
+from localpower.result import Record, Result, html_table, replacing
 
 METHODS_SHOWN = (
     *("local_ritz", "block_krylov", "dpi", "local_power:steps=4", "local_power:schedule=halving"),
@@ -153,17 +153,8 @@ class Comparison:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        def cells(kind: str, texts: Sequence[str]) -> str:
-            return "".join(f"<{kind}>{escape(text)}</{kind}>" for text in texts)
-
-        rows = [f"<tr>{cells('th', _HEAD)}</tr>"]
-        rows += [f"<tr>{cells('td', _cells(row))}</tr>" for row in self.rows]
-        rows += [
-            f'<tr><td>{escape(method)}</td><td colspan="{len(_HEAD) - 1}">{escape(why)}</td></tr>'
-            for method, why in self.missing.items()
-        ]
-        about = "<br>".join(escape(line) for line in self._about())
-        return f"<table><caption>{about}</caption>{''.join(rows)}</table>"
+        rows = [*map(_cells, self.rows), *self.missing.items()]
+        return html_table(self._about(), _HEAD, rows)
 
     def _about(self) -> list[str]:
         run = self.run
@@ -225,7 +216,7 @@ def compare(
     memory: int | str | None = None,
     engine: str | Engine = "threads",
     rng: Any = 0,
-    progress: Callable[[str], Any] | None = None,
+    progress: bool | Progress | Callable[[str], Any] | None = None,
 ) -> Comparison:
     """Run methods on the same shards with the same seed, and measure what each takes.
 
@@ -249,8 +240,8 @@ def compare(
         As in `svd`.
     rng : int, numpy.random.Generator or None
         Seed of the random start and of the shuffle, the same for all.
-    progress : callable, optional
-        Called with a text before each method.
+    progress : bool or callable, optional
+        As in `svd`; or a function that is called with a text before each method.
 
     Returns
     -------
@@ -268,11 +259,20 @@ def compare(
     """
     asked = _asked(methods)
     _check(tol, max_rounds)
-    tell = progress or (lambda text: None)
+    display = Progress.of(False if callable(progress) else progress)
     if rng is None or isinstance(rng, np.random.Generator):
         rng = int(np.random.default_rng(rng).integers(2**63))
+
+    def tell(text: str) -> None:
+        display.label = text
+        if callable(progress):
+            progress(text)
+
     same = {"center": center, "scale": scale, "partition": partition, "engine": engine, "rng": rng}
+    same |= {"progress": display}
     with ExitStack() as stack:
+        stack.enter_context(display)
+        display.stage("reading data")
         source = open_source(data, memory=memory, shards=workers)
         if source is not data:
             stack.callback(source.close)
@@ -379,6 +379,8 @@ class Watch:
     Columns are in order if there are no more than the rank, and those of LocalRitz. Those of others
     are turned by Rayleigh-Ritz when the next state tells their image.
     """
+
+    silent = True  # prints nothing that progress would be in the way of
 
     def __init__(self, answer: Array) -> None:
         self.answer = answer

@@ -43,6 +43,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         engine: str | Engine = "threads",
         scale: str | None = None,
         random_state: Any = None,
+        verbose: bool = False,
     ) -> None:
         self.n_components = n_components
         self.method = method
@@ -63,6 +64,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.engine = engine
         self.scale = scale
         self.random_state = random_state
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> _Decomposition:
         """Find the components of `X`: an array, sparse matrix, path, or list of shards."""
@@ -79,7 +81,12 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             )
         options = self.get_params(deep=False)
         del options["n_components"], options["random_state"]
-        result = svd(source, rank, center=self._center, rng=self._seed(), **options)
+        how = {
+            "center": self._center,
+            "rng": self._seed(),
+            "progress": bool(options.pop("verbose")),
+        }
+        result = svd(source, rank, **how, **options)
 
         self.result_ = result
         self.components_ = result.components
@@ -152,6 +159,8 @@ class PCA(_Decomposition):
         As in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
         Seed of the random start and of the shuffle.
+    verbose : bool
+        Whether to show where the fit stands.
 
     Attributes
     ----------
@@ -195,6 +204,8 @@ class TruncatedSVD(_Decomposition):
         As in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
         Seed of the random start and of the shuffle.
+    verbose : bool
+        Whether to show where the fit stands.
 
     Attributes
     ----------

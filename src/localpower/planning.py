@@ -16,6 +16,7 @@ import numpy as np
 
 from localpower.core.block_lanczos import BLOCK
 from localpower.core.ledger import Ledger, Round
+from localpower.core.ledger import size as size
 from localpower.core.linalg import Array, random_basis
 from localpower.core.local_power import State
 from localpower.core.local_ritz import RESTART, WARM_STEPS, local_ritz
@@ -26,6 +27,7 @@ from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.inline import Inline
 from localpower.engines.threads import cores
+from localpower.result import html_table
 
 NETWORKS = {  # seconds of a hop, bytes a second
     "one machine": (1e-4, 5e9),
@@ -130,14 +132,8 @@ class Plan:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        def cells(kind: str, texts: Sequence[str]) -> str:
-            return "".join(f"<{kind}>{escape(text.strip())}</{kind}>" for text in texts)
-
-        body = "".join(f"<tr>{cells('td', _fields(row))}</tr>" for row in self.rows)
-        caption = f"<caption>{escape(self.question)}; rounds are {escape(self.basis)}</caption>"
-        return f"<table>{caption}<tr>{cells('th', _HEAD)}</tr>{body}</table>"
+        about = [self.question, f"rounds are {self.basis}"]
+        return html_table(about, _HEAD, [_fields(row) for row in self.rows])
 
 
 _HEAD = (f"{'method':<17}", f"{'rounds':>7}", f"{'hops':>7}", f"{'up':>10}", f"{'down':>10}",
@@ -155,14 +151,6 @@ def _fields(row: Cost) -> tuple[str, ...]:
         f"{_time(row.seconds):>9}",
         row.note,
     )
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1536 is 1.54 kB (1000 bytes each)."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while count >= 999.5 and len(units) > 1:
-        count, units = count / 1000, units[1:]
-    return f"{count:.0f} {units[0]}" if units[0] == "B" else f"{count:.3g} {units[0]}"
 
 
 def _time(seconds: float) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from html import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 from zipfile import BadZipFile
 
 import numpy as np
 
+from localpower import pictures, report
+from localpower.core import wire
 from localpower.core.errors import DataError
-from localpower.core.ledger import Ledger, Round
+from localpower.core.ledger import Ledger, Round, size
 from localpower.core.linalg import Array
 from localpower.core.local_matrix import LocalMatrix
 from localpower.data.partition import contiguous
@@ -22,6 +25,7 @@ from localpower.data.source import open_source
 
 FORMAT = 1
 ARRAYS, RUN = "model.npz", "run.json"
+MOST_SHOWN = 20  # components in a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,54 @@ class Result:
             f"bytes_up={up}, bytes_down={down})"
         )
 
+    def __str__(self) -> str:
+        head, *rows = [("component", "singular value", "explained"), *self._rows()]
+        lines = [*self._about(), "{:>9} {:>16} {:>10}".format(*head)]
+        lines += [f"{number:>9} {value:>16} {ratio:>10}" for number, value, ratio in rows]
+        return "\n".join(lines + self._more())
+
+    def _repr_html_(self) -> str:
+        head = ("component", "singular value", "explained")
+        return html_table([*self._about(), *self._more()], head, self._rows())
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        pairs = zip(self.singular_values, self.explained_variance_ratio, strict=True)
+        rows = [(str(n), f"{value:.8g}", f"{r:.2%}") for n, (value, r) in enumerate(pairs, start=1)]
+        return rows[:MOST_SHOWN]
+
+    def _more(self) -> list[str]:
+        more = len(self.singular_values) - MOST_SHOWN
+        return [f"and {more} components more"] if more > 0 else []
+
+    def _about(self) -> list[str]:
+        """What was run on what, what that moved, and what is known of the answer."""
+        run, ledger, rounds = self.run, self.ledger, len(self.history)
+        k, d = self.components.shape
+        what = [
+            f"{run.get('method', 'svd')}: rank {k} of {run.get('rows', '?')} x {d} "
+            f"{self.components.dtype} in {run.get('workers', '?')} shards, {rounds} "
+            f"round{'s' * (rounds != 1)}, seed {run.get('seed')}",
+            f"moved {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
+            f"{ledger.messages} messages, set-up and factors included",
+            self._certificate(),
+        ]
+        chosen = run.get("why", "asked for")
+        return what if chosen == "asked for" else [*what, f"chosen: {chosen}"]
+
+    def _certificate(self) -> str:
+        if self.reason == "exact":
+            return "exact, up to rounding"
+        if self.reason == "degraded":
+            lost = self.run["degraded"]
+            rows = sum(part["rows"] for part in lost)
+            return f"without {rows} rows: shards {[part['shard'] for part in lost]} were lost"
+        last = self.history[-1] if self.history else None
+        if last is None or last.angle is None:
+            return f"not certified (ended by {self.reason}); give tol=1e-8 for a certificate"
+        sure = "proven" if last.rigorous else "unless the random start missed something"
+        state = "converged" if self.converged else f"not converged ({self.reason})"
+        return f"{state}: sine of the angle to the answer at most {last.angle:.1e}, {sure}"
+
     def transform(self, data: Any) -> Array:
         """Project rows on the components, (n, k); takes whatever `svd` takes as data."""
         d = self.components.shape[1]
@@ -157,6 +209,41 @@ class Result:
         if self.scale is not None:
             rows = rows * self.scale
         return rows if self.mean is None else rows + self.mean
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        data: Any = None,
+        *,
+        grid: tuple[int, int] | None = None,
+    ) -> Path:
+        """Write the page of the run to `path`: one HTML file that needs no network.
+
+        It tells what was asked and what came out, what the certificate means, how the run
+        converged, variance, components, where the time went, faults, and how to do it again. The
+        `data` that were fitted, if given, add scores and how much shards differ; `grid` lays
+        columns out as images, (rows, columns), which a square number of them is by default.
+
+        Examples
+        --------
+        >>> import localpower as lp, numpy as np, pathlib, tempfile
+        >>> X = np.random.default_rng(0).standard_normal((500, 4)) * [9, 3, 1, 1]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     lp.pca(X, 2, rng=0).report(pathlib.Path(folder, "run.html"), X).name
+        'run.html'
+        """
+        return report.write(self, path, data, grid)
+
+    def plot(
+        self, kind: str | None = None, data: Any = None, *, grid: tuple[int, int] | None = None
+    ) -> Any:
+        """Draw pictures of the page as a matplotlib ``Figure``, which has `savefig`.
+
+        `kind` is ``"convergence"``, ``"variance"``, ``"components"``, ``"scores"``, ``"shards"``
+        or ``"timeline"``; by default all for which there is something to draw. `data` and `grid`
+        are those of `report`.
+        """
+        return pictures.plot(self, kind, data, grid)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the directory `path`: ``model.npz`` and ``run.json``, each replaced at once."""
@@ -205,12 +292,42 @@ class Result:
             raise DataError(f"{folder} is not a readable model ({error}); fit it again") from error
 
 
+for kind in (Record, Result):  # ranks of an MPI job send each other what came out
+    wire.register(kind)
+
+
 def model_folder(path: str | os.PathLike[str]) -> Path:
     """Check that a model can be written to `path`."""
     folder = Path(path)
     if not os.fspath(path) or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"path={os.fspath(path)!r} is no directory; a model is written into one")
     return folder
+
+
+def html_table(about: Sequence[str], head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Make a table for notebooks; it has no colours of its own, so it is light or dark as they are.
+
+    The last cell of a row that is too short takes the columns that are left.
+    """
+    lines = [[text.strip() for text in row] for row in rows]
+    words = [any(row[j][:1].isalpha() for row in lines if j < len(row)) for j in range(len(head))]
+
+    def cells(kind: str, texts: Sequence[str]) -> str:
+        wide = len(head) - len(texts) + 1
+        spans = [""] * (len(texts) - 1) + [f' colspan="{wide}"' if wide > 1 else ""]
+        sides = ["left" if word else "right" for word in words]
+        return "".join(
+            f'<{kind}{span} style="text-align: {side}">{escape(part)}</{kind}>'
+            for part, span, side in zip(texts, spans, sides, strict=False)
+        )
+
+    caption = "<br/>".join(map(escape, about))
+    names = cells("th", [text.strip() for text in head])
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in lines)
+    return (
+        f'<table><caption style="caption-side: top; text-align: left">{caption}</caption>'
+        f"<thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+    )
 
 
 ARRAY_FIELDS = tuple(entry.name for entry in fields(Result))[:8]
