@@ -161,22 +161,33 @@ def _name(app: Sphinx, env: Any, node: Any, content: nodes.Element) -> nodes.Ele
 def _commands(app: Sphinx, page: str, source: list[str]) -> None:
     """Write every command with its options, from the parser itself, below the text of the page."""
     if page == "reference/commands":
-        source[0] += "\n".join(_described("localpower", _parser()))
+        source[0] += "\n".join(_below("localpower", _parser()))
 
 
-def _described(name: str, parser: argparse.ArgumentParser) -> list[str]:
-    lines, below = [], []
+def _below(name: str, parser: argparse.ArgumentParser) -> list[str]:
+    """Sections of the commands of a parser."""
+    lines = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             what = {choice.dest: choice.help for choice in action._choices_actions}
             for word, inner in action.choices.items():
-                below += [f"## {name} {word}", "", f"{what[word]}.".capitalize(), ""]
-                below += _described(f"{name} {word}", inner)
-        elif not isinstance(action, argparse._HelpAction):
-            lines += [_term(action), f": {parser._get_formatter()._expand_help(action)}", ""]
-    about = [f"{(parser.description or '').rstrip('.').capitalize()}.", ""]
-    usage = ["```text", parser.format_usage().strip(), "```", ""]
-    return [*(usage if lines else []), *(about if lines else []), *lines, *below]
+                about = f"{what[word][0].upper()}{what[word][1:]}."
+                lines += [f"## {name} {word}", "", about, "", *_described(inner)]
+                lines += _below(f"{name} {word}", inner)
+    return lines
+
+
+def _described(parser: argparse.ArgumentParser) -> list[str]:
+    """Usage, examples and options of one command."""
+    lines = ["```text", parser.format_usage().strip(), "", str(parser.description), "```", ""]
+    for group in parser._action_groups:
+        options = [action for action in group._group_actions if "help" not in action.dest]
+        options = [o for o in options if not isinstance(o, argparse._SubParsersAction)]
+        if options and group.title not in ("positional arguments", "options"):
+            lines += [f"**{group.title}**", ""]
+        for option in options:
+            lines += [_term(option), f": {parser._get_formatter()._expand_help(option)}", ""]
+    return lines
 
 
 def _term(action: argparse.Action) -> str:
