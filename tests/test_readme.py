@@ -1,0 +1,102 @@
+"""What a new user reads first: the README, whose commands run, and the help of every command."""
+
+import re
+import shlex
+from argparse import _SubParsersAction
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from localpower.cli import _parser, main
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def shell_lines():
+    """The commands of the README, with what their comments and continuations are taken off."""
+    lines = re.findall(r"^    (localpower .*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def test_every_command_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    arrow, parquet = (pytest.importorskip(f"pyarrow{part}") for part in ("", ".parquet"))
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).standard_normal((400, 12)) * 0.7 ** np.arange(12) + 1
+    np.save("rows.npy", X)
+    names = [f"x{j}" for j in range(12)]
+    np.savetxt("rows.csv", X, delimiter=",", header=",".join(names), comments="")
+    Path("rows").mkdir()
+    for part in range(3):
+        columns = dict(zip(names, X[part::3].T, strict=True))
+        table = arrow.table(
+            {"id": range(len(X[part::3])), "label": ["a"] * len(X[part::3])} | columns
+        )
+        parquet.write_table(table, f"rows/{part}.parquet")
+    commands = shell_lines()
+    assert len(commands) >= 5
+    for command in commands:
+        assert main(command) == 0, (command, capsys.readouterr().err)
+    assert Path("model/run.json").exists()
+
+
+def test_the_readme_is_read_in_a_minute_and_its_links_lead_somewhere():
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert "://" in target or (README.parent / target).exists(), target
+    picture = ElementTree.parse(README.parent / "docs" / "rounds.svg").getroot()
+    assert picture.tag.endswith("svg")
+
+
+def parsers(parser, name="localpower"):
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            for word, inner in action.choices.items():
+                yield from parsers(inner, f"{name} {word}")
+
+
+@pytest.mark.parametrize(
+    ("name", "parser"), [*parsers(_parser())], ids=lambda it: it if isinstance(it, str) else ""
+)
+def test_the_help_of_every_command_fits_a_screen_and_starts_with_an_example(
+    name, parser, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = parser.format_help().splitlines()
+    assert len(lines) <= (24 if name == "localpower" else 40)
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("example: localpower ") for line in lines[:4])
+
+
+def test_all_options_are_explained_on_request(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for word, rare in (("fit", "--align-at"), ("plan", "--width"), ("transform", "--delimiter")):
+        for option, explained in (("--help", False), ("--help-all", True)):
+            with pytest.raises(SystemExit) as end:
+                main([word, option])
+            text = capsys.readouterr().out
+            assert end.value.code == 0
+            assert rare in text
+            assert bool(re.search(rf"^  {rare} [A-Z]+ ", text, re.MULTILINE)) is explained
+
+
+@pytest.mark.filterwarnings("default")
+def test_errors_name_options_as_the_command_takes_them(tmp_path, capsys):
+    text = "id,name of it,height,kind\n" + "".join(f"{i},n{i},{i / 3},b\n" for i in range(9))
+    (tmp_path / "my.csv").write_text(text)
+    assert main(["fit", str(tmp_path / "my.csv"), "-k", "1"]) == 1
+    error = capsys.readouterr().err
+    assert "--drop 'name of it,kind'" in error
+    assert "localpower.read" not in error
+    drop = ["--drop", "name of it,kind"]
+    assert main(["fit", str(tmp_path / "my.csv"), "-k", "1", *drop]) == 0
+    assert "--drop id" in capsys.readouterr().err
+    assert main(["fit", str(tmp_path / "my.csv"), "-k", "9", *drop]) == 2
+    assert "--rank 9 is more than" in capsys.readouterr().err
+    compare = ["compare", str(tmp_path / "my.csv"), "-k", "1", *drop]
+    assert main([*compare, "--methods", "dpi:steps=x"]) == 2
+    assert "local_power:steps=8,schedule=halving" in capsys.readouterr().err
