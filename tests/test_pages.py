@@ -21,10 +21,11 @@ class Broken(Inline):
     """Shard 1 never answers once the method has begun."""
 
     def map(self, task, order=None):
-        for number in self.numbers(order):
-            if number == 1 and "PowerSteps" in type(task.task).__name__:
-                raise WorkerLost("it is gone")
-            yield from super().map(task, [number])
+        asked = self.numbers(order)
+        lost = 1 in asked and "PowerSteps" in type(task.task).__name__
+        yield from super().map(task, [number for number in asked if not (lost and number == 1)])
+        if lost:
+            raise WorkerLost("it is gone")
 
 
 def degraded():

@@ -162,6 +162,7 @@ VERDICTS = {
     "Exact, up to rounding": {"method": "tsqr"},
     "Nothing is certified": {"method": "uda"},
     "Ended with a known bound": {"method": "local_ritz", "max_rounds": 3},
+    "Nothing is certified yet": {"method": "block_krylov", "max_rounds": 1, "warm": False},
 }
 
 
@@ -170,7 +171,7 @@ def test_the_verdict_says_what_is_known(title):
     result = lp.svd(A, 3, workers=4, rng=0, **VERDICTS[title])
     found = overview.verdict(result)
     assert found.title == title
-    if result.history[-1].angle is not None:
+    if (result.history[-1].angle or 1) < 1:
         assert f"at most {result.history[-1].angle:.1e}" in found.text
         assert ("proven:" in found.text) == result.history[-1].rigorous
 

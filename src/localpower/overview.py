@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -30,7 +29,7 @@ EXACT_WORK, EXACT_COLUMNS = 5e9, 512  # operations and columns up to which shard
 LANCZOS_STEPS = 20
 SAFE_EXPONENT = 30
 STANDS_OUT = 2.0  # times the median of the others
-HOLDS_UP = 1.5  # times the mean of the shards
+HOLDS_UP, WAITED = 1.5, 0.1  # times the mean of the shards; share of the time of its rounds
 UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 TIMES = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -187,29 +186,35 @@ def timeline(result: Fitted) -> list[Bar]:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A shard that was slowest in `rounds` of `of` rounds, taking `ratio` times the mean."""
+    """A shard that was slowest in `rounds` of `of` rounds, taking `ratio` times the mean.
+
+    `waited` is the share of the time of those rounds that went by in waiting for it.
+    """
 
     shard: int
     rounds: int
     of: int
     ratio: float
+    waited: float
 
     @property
     def holds_up(self) -> bool:
         """Whether the others wait for it again and again."""
-        return 2 * self.rounds > self.of and self.ratio >= HOLDS_UP
+        return 2 * self.rounds > self.of and self.ratio >= HOLDS_UP and self.waited >= WAITED
 
 
 def stragglers(bars: Sequence[Bar]) -> list[Straggler]:
     """Shards by how often they were the slowest, of rounds with several shards."""
     whole = [bar for bar in bars if bar.timed > 1 and bar.slowest and bar.mean > 0]
-    times = Counter(bar.slowest[0][1] for bar in whole)
+    shards = {bar.slowest[0][1] for bar in whole}
 
-    def ratio(shard: int) -> float:
+    def of(shard: int) -> Straggler:
         own = [bar for bar in whole if bar.slowest[0][1] == shard]
-        return sum(b.slowest[0][0] for b in own) / sum(b.mean for b in own)
+        ratio = sum(b.slowest[0][0] for b in own) / sum(b.mean for b in own)
+        waited = sum(b.wait for b in own) / (sum(b.seconds for b in own) or 1.0)
+        return Straggler(shard, len(own), len(whole), ratio, waited)
 
-    found = [Straggler(shard, n, len(whole), ratio(shard)) for shard, n in times.items()]
+    found = [of(shard) for shard in shards]
     return sorted(found, key=lambda s: (-s.rounds, -s.ratio, s.shard))
 
 
@@ -431,6 +436,7 @@ PROBABLE = (
     "This is probable, not proven: it holds unless the random start happened to miss a direction "
     "almost completely."
 )
+WHOLE = "The method saw the whole matrix of inner products, so nothing is hidden but by rounding."
 ENDS = {
     "max_rounds": ("max_rounds was reached", "Raise max_rounds, or take method='local_ritz'."),
     "budget": ("the budget was used up", "Raise max_bytes or max_seconds."),
@@ -446,7 +452,7 @@ ONE_SHOT = ("uda", "wda", "aligned_average", "dr_svd", "one_shot")
 
 def verdict(result: Fitted) -> Verdict:
     """Say what the certificate means, for readers who are no specialists."""
-    run, reason, last = result.run, result.reason, result.history[-1]
+    run, reason = result.run, result.reason
     tol = float(run.get("tol") or 0.0)
     if reason == "degraded":
         return _degraded(run)
@@ -459,7 +465,11 @@ def verdict(result: Fitted) -> Verdict:
         )
         text = f"The method does not iterate. It computes the answer at once, {how}."
         return Verdict("good", "Exact, up to rounding", text)
+    if not result.history:
+        return Verdict("fair", "Nothing is certified", "The rounds of the run are not recorded.")
+    last = result.history[-1]
     sure = PROVEN if last.rigorous else PROBABLE
+    sure = WHOLE if run.get("method") == "gram" else sure
     bound = last.angle if last.angle is not None and last.angle < 1 else None
     if reason == "angle" and bound is not None:
         return Verdict("good", "Certified", ANGLE.format(bound) + sure)
@@ -474,7 +484,7 @@ def verdict(result: Fitted) -> Verdict:
     why, advice = ENDS.get(reason, (reason, "Give tol=1e-8."))
     if tol:
         known = ANGLE.format(bound) + sure if bound is not None else "No angle is certified."
-        text = f"A sine of {tol:g} was asked for and is not certified: {why}. {known}"
+        text = f"A sine of {power(tol)} was asked for and is not certified: {why}. {known}"
         return Verdict("poor", "Not converged", text, advice)
     if bound is not None:
         return Verdict("fair", "Ended with a known bound", ANGLE.format(bound) + sure)
@@ -484,6 +494,12 @@ def verdict(result: Fitted) -> Verdict:
             "where shards differ."
         )
         return Verdict("fair", "Nothing is certified", text, ENDS["end"][1])
+    if last.angle is not None:
+        text = (
+            f"The run ended as {why}. The bound of the angle is still 1, which says nothing; the "
+            f"largest residual is {last.residual:.1e}."
+        )
+        return Verdict("fair", "Nothing is certified yet", text, advice)
     text = (
         f"The run ended as {why}. How far the components are from the true ones was not measured."
     )
@@ -506,6 +522,11 @@ def _degraded(run: Mapping[str, Any]) -> Verdict:
         "does not count as converged.",
         "Run again when these workers are back, or with more retries.",
     )
+
+
+def power(value: float) -> str:
+    """A number such as a tolerance, as people write it: 1e-8."""
+    return f"{value:g}".replace("e-0", "e-")
 
 
 def quantity(value: float, units: Mapping[str, float]) -> str:

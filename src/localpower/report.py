@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shlex
 import struct
 import zlib
@@ -40,7 +41,7 @@ from localpower.overview import (
 
 MOST_BARS = 64  # shards that get a bar each
 HEAVY = 5  # columns that are named for a component
-LONG = 60  # characters of a name that are shown
+LONG, NARROW = 60, 14  # characters of a name that are shown, and that fit a narrow column
 FLOOR = 1e-17  # where an error of zero is drawn
 AXES = {
     "rounds": ("rounds", None),
@@ -108,17 +109,19 @@ def _head(result: Fitted) -> str:
     seconds = sum(record.seconds for record in result.history)
     facts = {
         "Data": (
-            f"{run.get('rows'):,} rows × {run.get('columns'):,} columns",
+            f"{_count(run, 'rows')} rows × {_count(run, 'columns')} columns",
             f"{run.get('dtype')}, {'centred' if run.get('center') else 'not centred'}, "
             f"{'scaled by ' + str(run['scale']) if run.get('scale') else 'not scaled'}",
         ),
         "Asked for": (
             f"{run.get('rank')} {kind}",
-            f"to a sine of {run['tol']:g}" if run.get("tol") else "without a tolerance",
+            f"to a sine of {overview.power(run['tol'])}"
+            if run.get("tol")
+            else "without a tolerance",
         ),
         "Method": (str(run.get("method")), str(run.get("why"))),
         "Where": (
-            f"{run.get('workers'):,} shards on {run.get('engine')}",
+            f"{_count(run, 'workers')} shards on {run.get('engine')}",
             f"{run.get('partition')}" + (f", {at_once} worked on at once" if at_once else ""),
         ),
         "Rounds": (
@@ -134,14 +137,14 @@ def _head(result: Fitted) -> str:
         "Seed": (str(run.get("seed", "")), "" if run.get("seed") is not None else "not recorded"),
     }
     listed = "".join(
-        f"<div><dt>{name}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
+        f"<div><dt>{name}</dt><dd>{_text(value)}<small>{_text(more)}</small></dd></div>"
         for name, (value, more) in facts.items()
     )
     return (
-        f"<header><h1>{run.get('rank')} {kind} of {run.get('rows'):,} rows</h1>"
+        f"<header><h1>{_count(run, 'rank')} {kind} of {_count(run, 'rows')} rows</h1>"
         f'<p class="soft">A run of localpower, {escape(str(run.get("method")))}</p></header>\n'
         f'<div class="verdict {found.mood}" id="verdict"><strong>{escape(found.title)}</strong>'
-        f"<p>{escape(found.text)}</p>{advice}</div>\n"
+        f"<p>{_text(found.text)}</p>{advice}</div>\n"
         f'<dl class="facts">{listed}</dl>'
     )
 
@@ -285,7 +288,16 @@ def _section(name: str, title: str, content: str) -> str:
 
 
 def _soft(text: str) -> str:
-    return f'<p class="soft">{escape(text)}</p>'
+    return f'<p class="soft">{_text(text)}</p>'
+
+
+def _text(text: str) -> str:
+    """Escape, and do not break lines within numbers."""
+    return re.sub(r"(\de)-(\d)", r"\1−\2", escape(text))
+
+
+def _count(run: Mapping[str, Any], name: str) -> str:
+    return f"{run[name]:,}" if isinstance(run.get(name), int) else "?"
 
 
 def _convergence(result: Fitted) -> str:
@@ -300,7 +312,7 @@ def _convergence(result: Fitted) -> str:
         return _section("convergence", "Convergence", _soft(text))
     if len(known) == 1:
         only = known[0]
-        text = f"The method needs one round. After it: {_told(only)}."
+        text = f"One round told of its error: {', '.join(_told(only))}."
         return _section("convergence", "Convergence", _soft(text))
     values = [max(v, FLOOR) for p in known for v in (p.angle, p.residual) if v is not None]
     y = logarithmic([*values, *([tol] if tol else [])], "sine of the angle, and residual")
@@ -316,7 +328,9 @@ def _convergence(result: Fitted) -> str:
         ("blue", "", "bound of the sine of the angle to the answer"),
         ("orange", "dashed", "largest residual of a component"),
     ]
-    key = _key([*legend, *([("grey", "dashed", f"asked for: {tol:g}")] if tol else [])])
+    key = _key(
+        [*legend, *([("grey", "dashed", f"asked for: {overview.power(tol)}")] if tol else [])]
+    )
     few = "" if len(points) == len(result.history) else f" {len(points)} rounds, evenly chosen."
     note = _soft(
         "What is certified after each round. A bound of 1 says nothing yet. Residuals are relative "
@@ -326,10 +340,10 @@ def _convergence(result: Fitted) -> str:
     return _section("convergence", "Convergence", note + key + switch)
 
 
-def _told(point: overview.Point) -> str:
+def _told(point: overview.Point) -> list[str]:
     angle = "not known" if point.angle is None else f"at most {point.angle:.2e}"
     residual = "not known" if point.residual is None else f"{point.residual:.2e}"
-    return f"sine of the angle {angle}, residual {residual}"
+    return [f"sine of the angle {angle}", f"residual {residual}"]
 
 
 def _curve(points: Sequence[overview.Point], name: str, y: Axis, tol: float) -> str:
@@ -351,8 +365,13 @@ def _curve(points: Sequence[overview.Point], name: str, y: Axis, tol: float) -> 
         Mark(
             across(p),
             log(p.angle if p.angle is not None else p.residual or FLOOR),
-            f"round {p.rounds}, {p.steps} local steps\n{_told(p)}\n"
-            f"{quantity(p.bytes, UNITS)} moved, {quantity(p.seconds, TIMES)}",
+            "\n".join(
+                [
+                    f"round {p.rounds}, {p.steps} local step{'s' * (p.steps != 1)}",
+                    *_told(p),
+                    f"{quantity(p.bytes, UNITS)} moved, {quantity(p.seconds, TIMES)}",
+                ]
+            ),
         )
         for p in points
     ]
@@ -370,12 +389,15 @@ def _variance(result: Fitted) -> str:
     inside += _line(x, y, [(i + 1.0, 100 * total[i]) for i in numbers], "orange dash")
     marks = [
         Mark(
-            i + 1, None, f"component {i + 1}\n{share[i]:.2%} of the variance, {total[i]:.2%} so far"
+            i + 1,
+            None,
+            f"component {i + 1}\n{_share(share[i])} of the variance, {_share(total[i])} so far",
         )
         for i in numbers
     ]
     key = _key([("blue", "box", "of one component"), ("orange", "dashed", "of all so far")])
-    note = _soft(f"The {k} components explain {total[-1]:.1%} of the variance of the data.")
+    many = f"The {k} components explain" if k > 1 else "The component explains"
+    note = _soft(f"{many} {_share(total[-1])} of the variance of the data.")
     chart = _chart(x, y, inside, marks, "share of the variance of each component")
     return _section(
         "variance",
@@ -385,6 +407,10 @@ def _variance(result: Fitted) -> str:
     )
 
 
+def _share(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
 def _values(result: Fitted, share: Array, total: Array) -> str:
     """Singular values and residuals of the leading components, as a table."""
     k = min(len(share), 2 * SHOWN)
@@ -392,7 +418,7 @@ def _values(result: Fitted, share: Array, total: Array) -> str:
     heads = ["component", "singular value", "share", "so far"]
     heads += [] if residuals is None else ["residual"]
     rows = [
-        [f"{i + 1}", f"{result.singular_values[i]:.6g}", f"{share[i]:.2%}", f"{total[i]:.2%}"]
+        [f"{i + 1}", f"{result.singular_values[i]:.6g}", _share(share[i]), _share(total[i])]
         + ([] if residuals is None else [f"{residuals[i]:.1e}" if i < len(residuals) else ""])
         for i in range(k)
     ]
@@ -483,7 +509,8 @@ def _heavy(V: Array, names: Sequence[str], d: int) -> str:
         lines = "".join(f"<span>{escape(names[j])}<b>{_weight(v[j])}</b></span>" for j in first)
         listed.append(f"<li><strong>component {number}</strong>{lines}</li>")
     title = "<h3>Heaviest columns</h3>" if d > HEAVY else "<h3>Weights</h3>"
-    return f'{title}<ul class="heavy">{"".join(listed)}</ul>'
+    long = " long" * (max(map(len, names)) > NARROW)
+    return f'{title}<ul class="heavy{long}">{"".join(listed)}</ul>'
 
 
 def _weight(value: float) -> str:
@@ -669,7 +696,7 @@ def _faults(result: Fitted) -> str:
             str(fault["round"]),
             ", ".join(map(str, fault["shards"][:12])) + (" …" if len(fault["shards"]) > 12 else ""),
             str(fault["what"]),
-            str(fault["then"]) or "the run ended",
+            str(fault["then"]) or "given up",
         ]
         for fault in faults[:MOST_BARS]
     ]
