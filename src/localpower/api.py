@@ -60,6 +60,7 @@ FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
 IDENTITY = ("method", "rank", "width", "steps", "schedule", "align", "align_at", "proposal", "warm",
             "tol", "wire", "center", "scale", "partition", "seed", "dtype")  # fmt: skip
 FINAL = ("angle", "residual", "stalled")  # reasons that more rounds would not change
+NEAR = 1e-2  # residual from which on a result is what its certificate is about
 STALL = 6  # rounds without progress that end a run with local steps
 RITZ = ("local_ritz", "block_krylov", "block_lanczos")  # these certify, tolerance or not
 ITERATIVE = ("local_ritz", "block_krylov", "dpi", "local_power")
@@ -402,8 +403,10 @@ def svd(
             run |= {"reason": reason, "residuals": outcome.residuals}
             basis = outcome.state.answer().basis
             known, last = outcome.state.exact, outcome.history[-1]
-            local = goal > 0 and last.steps > 1 and (last.angle or 1.0) < 1.0  # next may be worse
-            if (reason in FINAL or local) and known is not None:  # what is certified
+            local = last.steps > 1 and (last.angle or 1.0) < 1.0  # the next may be worse
+            near = (last.residual or 1.0) < NEAR  # also, where values are nearly equal
+            told = reason in FINAL or (goal > 0 and (local or near))
+            if told and known is not None:  # what was certified, not what came of it
                 basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
             display.stage("singular values")
             metered.phase = "factors"
