@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from browser import browser, faint, opened, overflowing
+from test_examples import EXAMPLES, PICTURES
 
 import localpower as lp
 
@@ -20,6 +21,11 @@ DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "reproduction" not in page.parts)
 FENCE = re.compile(r"(?:^% not run: (.+)\n)?^```(\S*).*\n((?:.*\n)*?)^```$", re.M)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+INCLUDED = re.compile(r"^```\{literalinclude\} \.\./examples/(\w+)\.py$", re.M)
+SCRIPTS = {name for page in PAGES for name in INCLUDED.findall(page.read_text(encoding="utf-8"))}
+BEFORE = {"on_mpi": ["mpiexec", "-n", "2"]}
+WARNINGS = ["-W", "error", "-W", "ignore::DeprecationWarning"]  # Ray's own
+NEEDS = {"on_mpi": "mpi4py", "on_ray": "ray", "on_spark": "pyspark"}
 NOT_RUN = {
     ("index.md", "$ pip install ."): "needs a copy of the project to install from",
 }
@@ -74,6 +80,24 @@ def in_shell(code, names, page, line):
         same = doctest.OutputChecker().check_output(shown, done.stdout, FLAGS)
         assert not shown or same, f"{command}\n{done.stdout}"
     return names
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS - set(PICTURES)))  # those run elsewhere
+def test_scripts_that_pages_include_run(name, tmp_path):
+    pytest.importorskip(NEEDS[name])
+    if name == "on_spark" and shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("there is no Java, which Spark needs")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [*BEFORE.get(name, []), sys.executable, *WARNINGS, str(EXAMPLES / f"{name}.py")],
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"(from numpy by|off by at most) +\d\S*e-1[0-9]", done.stdout), done.stdout
 
 
 def test_blocks_that_do_not_run_are_these():
