@@ -147,6 +147,9 @@ def test_pages_read_well_without_a_network(site):
                     if wrong:
                         found[path.name, width, dark] = wrong
                     page.problems.clear()
+                page.goto(f"{(site / 'search.html').as_uri()}?q=certificate")
+                page.wait_for_selector("ul.search li")
+                found |= {"search": page.problems} if page.problems else {}
     assert found == {}
 
 
