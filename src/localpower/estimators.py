@@ -153,10 +153,16 @@ class PCA(_Decomposition):
     ----------
     n_components : int, optional
         By default ``min(n_samples, n_features)``.
-    method, steps, schedule, align, align_at, proposal, width, max_rounds, max_bytes, max_seconds
-    tol, workers, partition, shuffle, memory, engine
+    method : str
+        ``"auto"`` takes the cheapest for the engine; `localpower.svd` has all names.
+    steps, schedule, align, align_at, proposal, width
+        Options of the method, as in `localpower.svd`.
+    max_rounds, max_bytes, max_seconds, tol
+        When to stop, as in `localpower.svd`.
+    workers, partition, shuffle, memory, engine
+        How rows are cut, and where they are worked on, as in `localpower.svd`.
     scale : {None, "max", "minmax", "std"}
-        As in `localpower.svd`.
+        What columns are divided by, as in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
         Seed of the random start and of the shuffle.
     verbose : bool
@@ -165,16 +171,27 @@ class PCA(_Decomposition):
     Attributes
     ----------
     components_ : (n_components, n_features) ndarray
+        Principal axes as rows; the entry of largest magnitude of each is positive.
     singular_values_, explained_variance_, explained_variance_ratio_ : (n_components,) ndarray
+        As of scikit-learn's PCA.
     mean_ : (n_features,) ndarray
+        What is subtracted from each row.
     scale_ : (n_features,) ndarray or None
+        What columns are divided by afterwards.
     n_components_, n_features_in_, n_samples_, n_rounds_ : int
+        How many there were.
     history_ : tuple of Record
+        One record per round of the method.
     communication_ : Ledger
+        Everything that was communicated.
     converged_ : bool
+        Whether the tolerance is certified, or the method is exact.
     residuals_ : (n_components,) ndarray or None
+        Residual of each component, relative to the largest eigenvalue, where it is known.
     solver_ : str
+        The method that was taken.
     result_ : Result
+        All of the above, and how it came about.
 
     Examples
     --------
@@ -198,10 +215,16 @@ class TruncatedSVD(_Decomposition):
     ----------
     n_components : int, optional
         By default 2, or 1 where the data have no more.
-    method, steps, schedule, align, align_at, proposal, width, max_rounds, max_bytes, max_seconds
-    tol, workers, partition, shuffle, memory, engine
+    method : str
+        ``"auto"`` takes the cheapest for the engine; `localpower.svd` has all names.
+    steps, schedule, align, align_at, proposal, width
+        Options of the method, as in `localpower.svd`.
+    max_rounds, max_bytes, max_seconds, tol
+        When to stop, as in `localpower.svd`.
+    workers, partition, shuffle, memory, engine
+        How rows are cut, and where they are worked on, as in `localpower.svd`.
     scale : {None, "max", "minmax", "std"}
-        As in `localpower.svd`.
+        What columns are divided by, as in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
         Seed of the random start and of the shuffle.
     verbose : bool
@@ -210,15 +233,25 @@ class TruncatedSVD(_Decomposition):
     Attributes
     ----------
     components_ : (n_components, n_features) ndarray
+        Right singular vectors as rows; the entry of largest magnitude of each is positive.
     singular_values_, explained_variance_, explained_variance_ratio_ : (n_components,) ndarray
+        As of scikit-learn's TruncatedSVD.
     mean_, scale_ : (n_features,) ndarray or None
+        What is subtracted from each row, if scaled by min-max, and what columns are divided by.
     n_components_, n_features_in_, n_samples_, n_rounds_ : int
+        How many there were.
     history_ : tuple of Record
+        One record per round of the method.
     communication_ : Ledger
+        Everything that was communicated.
     converged_ : bool
+        Whether the tolerance is certified, or the method is exact.
     residuals_ : (n_components,) ndarray or None
+        Residual of each component, relative to the largest eigenvalue, where it is known.
     solver_ : str
+        The method that was taken.
     result_ : Result
+        All of the above, and how it came about.
 
     Examples
     --------

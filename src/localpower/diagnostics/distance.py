@@ -26,8 +26,9 @@ def principal_angles(U: ArrayLike, V: ArrayLike) -> Array:
 
     Examples
     --------
+    >>> import localpower as lp, numpy as np
     >>> t = 1e-9
-    >>> principal_angles([[1.0], [0.0]], [[np.cos(t)], [np.sin(t)]])
+    >>> lp.principal_angles([[1.0], [0.0]], [[np.cos(t)], [np.sin(t)]])
     array([1.e-09])
     """
     U, V = _bases(U, V)
@@ -53,7 +54,8 @@ def subspace_distance(U: ArrayLike, V: ArrayLike) -> float:
 
     Examples
     --------
-    >>> subspace_distance([[1.0], [0.0]], [[3.0], [4.0]])
+    >>> import localpower as lp
+    >>> lp.subspace_distance([[1.0], [0.0]], [[3.0], [4.0]])
     0.8
     """
     U, V = _bases(U, V)

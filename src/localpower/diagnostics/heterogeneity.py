@@ -18,9 +18,9 @@ from localpower.core.shard import Shard
 def eta(shards: Sequence[Any]) -> float:
     """``η = max_i ‖M_i - M‖₂ / ‖M‖₂`` with ``M_i = A_iᵀA_i/s_i`` and ``M = AᵀA/n``.
 
-    Near 0 all shards look like the whole and many local steps are safe; near 1 some shard shares
-    little with the rest. Norms are taken by Lanczos iteration where d is large, without a d×d
-    matrix. Shards without rows do not count.
+    Near 0 all shards look like the whole and many local steps are safe; towards 1 and beyond some
+    shard shares little with the rest. Norms are taken by Lanczos iteration where d is large,
+    without a d×d matrix. Shards without rows do not count.
 
     Parameters
     ----------
@@ -28,7 +28,8 @@ def eta(shards: Sequence[Any]) -> float:
 
     Examples
     --------
-    >>> eta([np.eye(2), np.eye(2)]), eta([np.eye(2)[:1], np.eye(2)[1:]])
+    >>> import localpower as lp, numpy as np
+    >>> lp.eta([np.eye(2), np.eye(2)]), lp.eta([np.eye(2)[:1], np.eye(2)[1:]])
     (0.0, 1.0)
     """
     matrices = [matrix for matrix in map(_matrix, shards) if matrix.shape[0]]
