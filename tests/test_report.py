@@ -7,11 +7,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import ENGINES, same_bits, with_spectrum
+from helpers import ENGINES, METHODS, same_bits, with_spectrum
 
 import localpower as lp
 from localpower import cli, overview, report
-from localpower.core.tasks import SLOWEST, Describe, Done, Weighed
+from localpower.core.tasks import SLOWEST, Describe, Done, Product, Weighed
+from localpower.core.wire import encode
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
@@ -154,6 +155,12 @@ def test_the_shard_that_holds_others_up_is_named():
     assert not overview.stragglers([replace(bar, timed=1) for bar in bars])
 
 
+def test_all_that_is_sent_besides_numbers_is_small():
+    reply = Weighed(Product(np.ones((99, 9))), 891, 7128, 0, 1, "123.0", 4567, 0.1234567890123, 1)
+    for message in (reply, sum([reply] * 9, reply)):
+        assert sum(len(part) for part in encode(message)) - 99 * 9 * 8 < 500
+
+
 # Words
 
 
@@ -174,6 +181,14 @@ def test_the_verdict_says_what_is_known(title):
     if (result.history[-1].angle or 1) < 1:
         assert f"at most {result.history[-1].angle:.1e}" in found.text
         assert ("proven:" in found.text) == result.history[-1].rigorous
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_page(method):
+    result = lp.pca(A, 2, method=method, workers=3, rng=0)
+    tags = Tags(report.page(result))
+    assert tags.found.count("section") == 8
+    assert "shards on threads" in report.page(result)
 
 
 def test_a_run_that_did_not_converge_says_what_to_change():

@@ -2,7 +2,7 @@
 
 A message is what passes between the coordinator and one shard in one direction, as if every shard
 were a machine of its own. Words are entries of its arrays, bytes what those take. The name of the
-message, shapes and a few scalars (under 300 bytes on our own wire) are not counted.
+message, shapes and a few scalars (under 500 bytes on our own wire) are not counted.
 """
 
 from __future__ import annotations
