@@ -408,7 +408,7 @@ def _variance(result: Fitted) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{100 * value:.3g} %"
+    return f"{100 * value:.3g}%"
 
 
 def _values(result: Fitted, share: Array, total: Array) -> str:
@@ -446,10 +446,11 @@ def _components(result: Fitted, layout: tuple[int, int] | None) -> str:
     V = np.asarray(result.components[:SHOWN], dtype=np.float64)
     k, d = V.shape
     names = [_short(name) for name in overview.column_names(result)]
-    shown = "all" if k == len(result.components) else f"the first {k}"
+    every = len(result.components)
+    shown = f"the first {k} of {every} components" if k < every else f"all {k} components"
     note = (
-        f"Weights of the columns in the components, {shown} of {len(result.components)}: blue is "
-        "positive, orange negative, and full colour is the largest of a component."
+        f"Weights of the columns in {shown if every > 1 else 'the component'}: blue is positive, "
+        "orange negative, and full colour is the largest of a component."
     )
     return _section(
         "components",
