@@ -8,6 +8,7 @@ no second request.
 import argparse
 import csv
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +121,26 @@ def _certificates() -> str:
     return "\n".join(lines)
 
 
+def _kills() -> str:
+    """How runs ended whose workers were killed."""
+    rows = _measured("faults.csv")
+    ends = sorted({row["ended"] for row in rows} | {"same bits", "error", "hang", "wrong"})
+    counts = Counter((row["engine"].partition(":")[0], row["ended"]) for row in rows)
+    lines = [["", *ends], ["---"] * (len(ends) + 1)]
+    lines += [
+        [engine, *(str(counts[engine, end]) for end in ends)]
+        for engine in sorted({engine for engine, _ in counts})
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 myst_substitutions = {
     "centred": _one_machine(True),
     "plain": _one_machine(False),
     "rounds": _rounds("rounds", 1),
     "moved": _rounds("bytes", 1e6),
     "certificates": _certificates(),
-    "kills": len(_measured("faults.csv")),
+    "kills": _kills(),
 }
 
 
