@@ -102,7 +102,7 @@ def test_the_table_fits_and_is_sorted_by_seconds(found):
     places = [text.index(f"\n{row.method} ") for row in found]
     assert places == sorted(places)
     assert text.count("\n") == 3 + len(METHODS_SHOWN)
-    assert "<td>local_ritz</td>" in found._repr_html_()
+    assert ">local_ritz</td>" in found._repr_html_()
     assert "local_ritz" in repr(found)
     with pytest.raises(KeyError):
         found["auto"]

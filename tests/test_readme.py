@@ -85,6 +85,31 @@ def test_all_options_are_explained_on_request(capsys, monkeypatch):
 
 
 @pytest.mark.filterwarnings("default")
+def test_a_model_remembers_how_its_rows_were_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    lines = [
+        f"{i};n{i};{x:.3f};{y:.3f};{z:.3f}" for i, (x, y, z) in enumerate(rng.normal(size=(30, 3)))
+    ]
+    Path("my.csv").write_text("\n".join(["user_id;name;a;b;c", *lines]))
+    how = ["--drop", "name", "--drop", "user_id", "--delimiter", ";"]
+    assert main(["fit", "my.csv", "-k", "2", "--center", *how, "-o", "model"]) == 0
+    assert main(["transform", "model", "my.csv", "-o", "scores.csv"]) == 0
+    assert np.loadtxt("scores.csv", delimiter=",").shape == (30, 2)
+    assert main(["report", "model", "--data", "my.csv", "-o", "run.html"]) == 0
+    assert main(["transform", "model", "my.csv", "--drop", "a", "-o", "scores.csv"]) == 1
+    assert "--drop" in capsys.readouterr().err
+
+
+def test_without_a_command_there_is_the_help_and_mistakes_say_where_it_is(capsys):
+    assert main([]) == 2
+    assert "example: localpower fit" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["fit", "rows.csv"])
+    assert "required: -k/--rank; see localpower fit --help" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("default")
 def test_errors_name_options_as_the_command_takes_them(tmp_path, capsys):
     text = "id,name of it,height,kind\n" + "".join(f"{i},n{i},{i / 3},b\n" for i in range(9))
     (tmp_path / "my.csv").write_text(text)

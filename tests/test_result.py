@@ -1,6 +1,8 @@
 """Results: on disk, continued, seeded, stopped."""
 
 import json
+from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -24,6 +26,41 @@ def test_a_saved_result_is_read_back_whole(tmp_path, options):
     readable = json.loads((tmp_path / "model" / "run.json").read_text())
     assert readable["run"]["seed"] == 0
     assert sorted(p.name for p in (tmp_path / "model").iterdir()) == ["model.npz", "run.json"]
+
+
+def test_notebooks_get_small_tables_well_formed_and_escaped():
+    result = lp.svd(A, 3, workers=4, rng=0)
+    evil = "<script>&\"'"
+    plan = replace(lp.plan((1000, 20), 2, workers=4), question=evil)
+    found = lp.compare(A, 2, methods="uda,dpi:width=1")
+    marked = [
+        (result, None, ["component", "singular value", "explained"], 3),
+        (replace(result, run=result.run | {"why": evil, "method": evil}), evil, None, 3),
+        (plan, evil, ["method", "rounds", "hops", "up", "down", "flops", "seconds", "note"], 11),
+        (replace(found, missing={evil: evil}), evil, None, 2),
+    ]
+    for thing, text, head, rows in marked:
+        html = thing._repr_html_()
+        table = ElementTree.fromstring(html)  # well formed
+        assert table.tag == "table"
+        assert len(table.findall("tbody/tr")) == rows
+        assert head is None or [cell.text for cell in table.findall("thead/tr/th")] == head
+        assert "<script" not in html
+        assert "color" not in html  # that of the notebook, light or dark
+        assert text is None or text in "".join(table.itertext())
+    wide = {sum(int(td.get("colspan", 1)) for td in tr) for tr in table.findall("tbody/tr")}
+    assert wide == {len(table.findall("thead/tr/th"))}
+
+
+def test_a_result_prints_as_a_table_that_says_what_is_known():
+    text = str(lp.svd(A, 3, method="local_ritz", tol=1e-8, workers=4, rng=0))
+    assert text.startswith("local_ritz: rank 3 of 200 x 9 float64 in 4 shards, ")
+    assert "converged: sine of the angle to the answer at most" in text
+    assert len(text.splitlines()) == 3 + 1 + 3
+    many = str(lp.svd(np.eye(40), 30, method="tsqr", rng=0))
+    assert "exact, up to rounding" in many
+    assert many.endswith("and 10 components more")
+    assert "give tol=" in str(lp.svd(A, 3, method="dpi", rng=0))
 
 
 def test_saving_replaces_a_model(tmp_path):

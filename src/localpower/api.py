@@ -418,6 +418,8 @@ def svd(
                 run |= {"reason": "degraded", "degraded": _lost_rows(tolerant, source)}
 
         ratio, variance = _explained(found, columns_, source.rows, center)
+        if center and scale is None:
+            _hint_units(source, ratio, found.V)
 
         def narrow(x: Array) -> Array:
             with np.errstate(over="ignore"):  # variances of huge data may be infinite
@@ -480,9 +482,11 @@ def _describe(
     stats = describe(engine, scale)
     if stats.bad is not None:
         row, column = shards.original_row(stats.bad[0]), stats.bad[1]
+        names = source.tables[0].names
+        called = f"{column} (counted from 0)" if names is None else repr(names[column])
         raise DataError(
-            f"NaN or infinity in {source.where(row)}, column {column} (counted from 0); remove "
-            "such rows or fill in values before the fit"
+            f"NaN or infinity in {source.where(row)}, column {called}; remove such rows or fill in "
+            "values before the fit"
         )
     return columns(stats, center, scale, engine.dtype)
 
@@ -687,7 +691,8 @@ def _warm(earlier: Result | None, engine: Engine, width: int) -> State | None:
         return None
     if earlier.basis.shape[0] != engine.columns:
         raise ValueError(
-            f"warm_start has {earlier.basis.shape[0]} columns where the data have {engine.columns}"
+            f"warm_start has {earlier.basis.shape[0]} columns where the data have "
+            f"{engine.columns}; give a result of the same columns"
         )
     basis = widen(earlier.basis.astype(np.float64), width)
     return State(basis.astype(engine.dtype, copy=False))
@@ -758,7 +763,7 @@ def _follow(
             reason = "callback" if ended else reason
             break
     if state is None:
-        raise ValueError("schedule gives no round: its first number of steps is 0")
+        raise ValueError("schedule gives no round: its first number of steps is 0; give 1 or more")
     reason = reason or ("max_rounds" if len(history) >= judge.max_rounds else "end")
     residuals = None if found is None else found.residuals.tolist()
     return Outcome(state, tuple(history), reason, residuals)
@@ -831,6 +836,18 @@ def _explained(found: Factors, how: Columns, rows: int, center: bool) -> tuple[A
     total = how.squares / freedom
     with np.errstate(over="ignore"):
         return variance / (total or 1.0), np.ldexp(variance, 2 * how.exponent)
+
+
+def _hint_units(source: Source, ratio: Array, V: Array) -> None:
+    """Warn if the first component is one column, which may be due to its unit."""
+    names = source.tables[0].names
+    column = int(np.abs(V[:, 0]).argmax())
+    if names is not None and len(names) > 2 and ratio[0] > 0.9 and abs(V[column, 0]) > 0.99:
+        warn(
+            f"the first component is column {names[column]!r} and little else, with {ratio[0]:.0%} "
+            "of the variance; if columns are in different units, give scale='std'",
+            DataHint,
+        )
 
 
 def _options(

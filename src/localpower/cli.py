@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from textwrap import fill
 from typing import Any, NoReturn, TextIO
 
@@ -45,12 +45,17 @@ OPTIONS = (
     *("max_rounds", "max_seconds", "memory", "method", "on_loss", "partition", "proposal", "rank"),
     *("resume", "rng", "scale", "schedule", "steps", "tol", "width", "workers"),
 )
+READING = ("columns", "drop", "label", "header", "delimiter", "key")  # as a model remembers
 RANK = "{rank}"  # in a path: the number of this process in an MPI job
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help(sys.stderr)
+        return BAD_USAGE
+    options = parser.parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with terminable(), warnings.catch_warnings():
@@ -168,8 +173,15 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 def _keep(result: Result, options: argparse.Namespace) -> None:
     if options.output is not None:
+        how = {name: getattr(options, name) for name in READING}
+        how = {name: given for name, given in how.items() if given is not None}
+        result = replace(result, run={**result.run, "reading": how} if how else result.run)
         result.save(options.output)
     _show(result, options.json, options.output)
+    shown = options.json or options.report is not None or not is_terminal(sys.stdout)
+    if options.output is not None and not shown:
+        names = join([options.output, "--data", *options.data, "-o", "run.html"])
+        print(f"see it: localpower report {names}")
 
 
 def transform(options: argparse.Namespace) -> None:
@@ -179,7 +191,7 @@ def transform(options: argparse.Namespace) -> None:
         raise ValueError(f"-o {output}: scores are written as .npy or .csv; give such a name")
     if any(output.exists() and output.samefile(path) for path in options.data):
         raise ValueError(f"-o {output} is also DATA; give another name")
-    model = Result.load(options.model)
+    model = _model(options)
     columns = model.components.shape[1]
     with Progress() as display, _rows(options, display, n_features=columns) as rows:
         display.stage("projecting rows")
@@ -189,6 +201,14 @@ def transform(options: argparse.Namespace) -> None:
     else:
         np.savetxt(output, scores, delimiter=",", fmt="%.17g")
     print(f"{scores.shape[0]} rows on {scores.shape[1]} components -> {output}")
+
+
+def _model(options: argparse.Namespace) -> Result:
+    """Read a model; rows are read as they were for it, where nothing else is asked for."""
+    model = Result.load(options.model)
+    if all(getattr(options, name) is None for name in READING):
+        vars(options).update(model.run.get("reading", {}))
+    return model
 
 
 def _rows(options: argparse.Namespace, display: Progress, n_features: int = 0) -> Source:
@@ -261,7 +281,7 @@ def compare_(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """``localpower report``."""
     target = page_path(options.output)
-    model = Result.load(options.model)
+    model = _model(options)
     with ExitStack() as stack:
         rows = None
         if options.data:
@@ -465,6 +485,10 @@ class Parser(argparse.ArgumentParser):
         """Add an option that is rarely needed."""
         self.rarely.append(group.add_argument(*names, **how))
 
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where the options are explained."""
+        super().error(f"{message}; see {self.prog} --help")
+
     def format_help(self) -> str:
         """Leave out what is rare, but for the names."""
         if not self.rarely:
@@ -479,6 +503,14 @@ class Parser(argparse.ArgumentParser):
             for action, text in zip(self.rarely, texts, strict=True):
                 action.help = text
         return f"{short}\n{fill(f'more in --help-all: {names}', 79)}\n"
+
+
+class Extend(argparse.Action):
+    """Adds to a list: ``--drop a --drop b`` is ``--drop a,b``."""
+
+    def __call__(self, parser: Any, options: Any, values: Any, option: Any = None) -> None:
+        """Add what was given now to what was given before."""
+        setattr(options, self.dest, [*(getattr(options, self.dest) or ()), *values])
 
 
 class HelpAll(argparse.Action):
@@ -739,7 +771,7 @@ def _add_reading(command: Parser, data: str = "data") -> None:
         if data == "data"
         else "the rows that were fitted, as fit takes them",
     )
-    names: Any = {"type": lambda text: text.split(","), "metavar": "A,B"}
+    names: Any = {"type": lambda text: text.split(","), "metavar": "A,B", "action": Extend}
     add("--drop", help="columns to leave out, by names or numbers (from 0)", **names)
     add("--columns", help="columns to take", **names)
     add("--label", metavar="A", help="column that is no feature but a label")

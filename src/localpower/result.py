@@ -186,7 +186,10 @@ class Result:
         d = self.components.shape[1]
         source = open_source(data, columns=d)
         if source.columns != d:
-            raise DataError(f"data has {source.columns} columns where the model has {d}")
+            raise DataError(
+                f"data has {source.columns} columns where the model has {d}; give those that it "
+                "was fitted on, with columns= or drop="
+            )
         matrix = LocalMatrix(contiguous(source, 1).shards[0])
         matrix.prepare(self.mean, 1.0 if self.scale is None else 1.0 / self.scale)
         with np.errstate(invalid="ignore"):
@@ -270,7 +273,8 @@ class Result:
             readable = json.loads((folder / RUN).read_bytes())
             if readable["format"] != FORMAT:
                 raise DataError(
-                    f"{folder}: a model of format {readable['format']}, this version reads {FORMAT}"
+                    f"{folder}: a model of format {readable['format']}, this version reads "
+                    f"{FORMAT}; fit it again, or use the version that wrote it"
                 )
             with (
                 open(folder / ARRAYS, "rb") as stream,
@@ -285,7 +289,9 @@ class Result:
                 run=dict(readable["run"]),
             )
         except FileNotFoundError as error:
-            raise DataError(f"{folder} is not a model: {error.filename} is missing") from error
+            raise DataError(
+                f"{folder} is not a model: {error.filename} is missing; give what fit wrote"
+            ) from error
         except DataError:
             raise
         except (ValueError, KeyError, TypeError, EOFError, OSError, BadZipFile) as error:

@@ -264,7 +264,7 @@ def test_what_is_malformed_is_told_with_its_place(
         ("a;b\n1;2\n1,5;2\n", r"line 3, column 'a': '1,5' is not a number; write decimals with a"),
         ("a,b\n", r"no numbers in column"),
         ("# only\n\n", "the file is empty"),
-        ("0,1,2,3,4\n5,6,7,8,9\n", "header=True if that are names, header=False if it is a row"),
+        ("0,1,2,3,4\n5,6,7,8,9\n", "header=True if those are names, header=False if it is a row"),
     ],
 )  # fmt: skip
 def test_a_layout_that_cannot_be_used_is_explained_at_once(write, parser, content, message):

@@ -486,6 +486,25 @@ def test_a_column_that_looks_like_a_label_gives_a_hint(name, form, tmp_path):
             assert lp.svd(lp.read(data, **remedy), 1, rng=0).run["columns"] == 2
 
 
+def test_all_that_seem_no_features_are_named_at_once():
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 5)), columns=[*"abcde"])
+    frame["b"] = np.arange(1, 31)  # counts
+    frame.columns = ["customer_id", "b", "grid", "userID", "x"]
+    with pytest.warns(lp.DataHint, match=r"columns 'customer_id', 'b', 'userID' look like"):
+        lp.svd(frame, 1, rng=0)
+
+
+def test_a_first_component_that_is_one_column_gives_a_hint_about_units():
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 3)), columns=["a", "pay", "c"])
+    frame["pay"] *= 1000
+    with pytest.warns(lp.DataHint, match=r"first component is column 'pay'.*give scale='std'"):
+        lp.pca(frame, 1, rng=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lp.pca(frame, 1, scale="std", rng=0)
+        lp.pca(frame.to_numpy(), 1, rng=0)  # without names, nobody knows of units
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet", "pandas", "polars", "arrow"])
 def test_all_text_columns_are_named_with_the_remedy(form, tmp_path):
     frame = pd.DataFrame({"name": ["ann", "bob"], "a": [1.5, 2.5], "town": ["x", "y"], "b": [1, 5]})

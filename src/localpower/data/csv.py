@@ -192,7 +192,7 @@ def _has_counted_names(first: list[str], below: list[list[str]], path: Path) -> 
     if len(first) < 5:
         return False
     raise DataError(
-        f"{path}: the first line is 0, 1, 2, …; say header=True if that are names, "
+        f"{path}: the first line is 0, 1, 2, …; say header=True if those are names, "
         "header=False if it is a row"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ KINDS = {
     ("dask.dataframe", "DataFrame"): "dask frame",
     ("dask_expr", "DataFrame"): "dask frame",
 }
+IDENTITY = re.compile(r"(?i:(^|[\W_])(id|uuid|index))\W*$|[a-z]I[Dd]$")  # customer_id, userID
 NOT_FEATURES = {"label", "labels", "target", "class", "y", "outcome", "id", "index", "unnamed: 0"}
 
 
@@ -70,15 +72,23 @@ def frame_names(data: Any) -> tuple[str, ...] | None:
     return tuple(data.schema.names) if kind == "arrow" else None
 
 
-def label_hint(names: Sequence[str] | None) -> str | None:
-    """Say which column looks as if it were no feature, if one does."""
-    for number, name in enumerate(names or ()):
-        if name.strip().lower() in NOT_FEATURES:
-            return (
-                f"column {name!r} (number {number}) looks like a label or a row number, not a "
-                f"feature; leave it out with drop=[{name!r}], or with label={name!r} if it is one"
-            )
-    return None
+def label_hint(names: Sequence[str] | None, counting: Sequence[int] = ()) -> str | None:
+    """Say which columns look as if they were no features: by their names, or as they count rows."""
+    found = [
+        name
+        for number, name in enumerate(names or ())
+        if name.strip().lower() in NOT_FEATURES or IDENTITY.search(name) or number in counting
+    ]
+    if not found:
+        return None
+    named = ", ".join(map(repr, found))
+    look = "looks like a label or a row number, not a feature; leave it"
+    if len(found) > 1:
+        look = "look like labels or row numbers, not features; leave them"
+    return (
+        f"column{'s' * (len(found) > 1)} {named} {look} out with drop=[{named}], or with "
+        f"label={found[-1]!r} if that is one"
+    )
 
 
 def matrix_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:

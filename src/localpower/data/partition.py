@@ -78,7 +78,9 @@ def by_label(source: Source, workers: int | None, at_once: int = 1) -> Partition
     kinds, label = np.unique(_labels(source), return_inverse=True)
     workers = workers or len(kinds)
     if workers > len(kinds):
-        raise ValueError(f"workers={workers} is more than there are labels, {len(kinds)}")
+        raise ValueError(
+            f"workers={workers} is more than there are labels, {len(kinds)}; take at most that many"
+        )
     shard = np.repeat(np.arange(workers), [len(p) for p in np.array_split(kinds, workers)])[label]
     return _assigned(source, shard, workers, at_once)
 

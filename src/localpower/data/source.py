@@ -56,6 +56,7 @@ STREAMED: dict[str, Callable[[Path, Options], Iterator[Block]]] = {
 }  # fmt: skip
 SAMPLE = 20  # lines that tell what a text is
 SAMPLE_ROWS, MOST_LABELS = 1000, 20  # rows that are looked at for a label without a name
+SAMPLE_ENTRIES, FEW_ROWS = 1 << 20, 20  # at most, and rows from which counting is no accident
 SVMLIGHT = re.compile(rb"^(\S+\s+)?(qid:\d+\s+)?\d+:\S")
 
 
@@ -239,7 +240,10 @@ def held(parts: Sequence[Held], name: str, memory: int | str | None) -> Source:
     widths = {part.shape[1] for part in parts}
     if len(widths) != 1 or not sum(part.shape[0] for part in parts):
         shapes = ", ".join(str(part.shape) for part in parts[:5])
-        raise DataError(f"{name}: blocks of {shapes} are no rows of one matrix")
+        raise DataError(
+            f"{name}: blocks of {shapes} are no rows of one matrix; give some rows, all with the "
+            "same columns"
+        )
     tables = tuple(Table((part,), part.shape[1]) for part in parts)
     names = tuple(f"{name}, shard {number}" for number in range(len(parts)))
     size = budget(memory)
@@ -494,13 +498,17 @@ def _whose_options(text: str) -> str:
 
 def _hint(table: Table) -> str | None:
     """Say what looks as if it were no feature: by its name, or by its values if it has none."""
-    if table.names is not None:
-        return label_hint(table.names)
-    if not table.text:
+    if not table.pieces or (table.names is None and not table.text):
         return None
     piece = table.pieces[0]
-    sample = cut(piece, 0, min(SAMPLE_ROWS, piece.shape[0]))
+    most = min(SAMPLE_ROWS, SAMPLE_ENTRIES // max(table.columns, 1))
+    sample = cut(piece, 0, min(most, piece.shape[0]))
     rows = sample.read() if is_stored(sample) else sample
+    if table.names is not None:
+        dense = isinstance(rows, np.ndarray) and len(rows) >= FEW_ROWS
+        with np.errstate(invalid="ignore", over="ignore"):
+            counting = (np.diff(rows, axis=0) == 1).all(axis=0) if dense else np.empty(0)
+        return label_hint(table.names, np.flatnonzero(counting).tolist())
     whole = (rows == np.round(rows)).all(axis=0)
     for number in (0, rows.shape[1] - 1):
         kinds = len(np.unique(rows[:, number]))

@@ -172,7 +172,8 @@ class Spool:
             raise DataError(f"{name}: has dense and sparse blocks; give all in one form")
         if not self.raw and rows.shape[1] != self.columns:
             raise DataError(
-                f"{name}: a block of {rows.shape[1]} columns after {self.columns} in the first"
+                f"{name}: a block of {rows.shape[1]} columns after {self.columns} in the first; "
+                "all need the same"
             )
         if block.labels is not None:
             self.labels.append(block.labels)
@@ -229,7 +230,9 @@ class Spool:
         if self.sparse:
             places = rows.indptr[1:] + np.int64(self.entries)
             if self.columns > np.iinfo(np.int32).max:
-                raise DataError(f"{self.columns} columns are more than can be kept in files")
+                raise DataError(
+                    f"{self.columns} columns are more than can be kept in files; raise memory="
+                )
             parts = [rows.data, rows.indices.astype(np.int32), places]
             self.entries += rows.nnz
         else:

@@ -177,7 +177,8 @@ def _layout(metadata: dict[str, Any], where: str) -> _Layout:
     elif metadata.get("zarr_format") == 3:
         version, (dtype, chunks) = 3, _check_version_3(metadata, where)
     else:
-        raise DataError(f"{where}: its Zarr version is {metadata.get('zarr_format')!r}, not 2 or 3")
+        found = metadata.get("zarr_format")
+        raise DataError(f"{where}: its Zarr version is {found!r}, not 2 or 3; write it again")
     shape = metadata["shape"]
     for sizes, least in ((shape, 0), (chunks, 1)):
         if not isinstance(sizes, list) or not all(type(n) is int and n >= least for n in sizes):

@@ -78,5 +78,5 @@ def _bases(U: ArrayLike, V: ArrayLike) -> tuple[Array, Array]:
                 f"{name} has shape {basis.shape}, more vectors than dimensions: give columns, X.T"
             )
         if not np.isfinite(basis).all():
-            raise ValueError(f"{name} has entries that are NaN or infinite")
+            raise ValueError(f"{name} has entries that are NaN or infinite; give finite ones")
     return tuple(np.linalg.qr(basis)[0] for basis in bases)  # type: ignore[return-value]
