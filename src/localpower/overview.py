@@ -30,6 +30,7 @@ LANCZOS_STEPS = 20
 SAFE_EXPONENT = 30
 STANDS_OUT = 2.0  # times the median of the others
 HOLDS_UP, WAITED = 1.5, 0.1  # times the mean of the shards; share of the time of its rounds
+SPARED = 0.05  # of a power of ten that values may be above the axis
 UNITS = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 TIMES = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -562,7 +563,7 @@ def counts(first: int, last: int, most: int = 12) -> list[int]:
 
 def decades(values: Sequence[float], most: int = 6) -> list[int]:
     """Powers of ten around positive values, at most so many, the first and last at the ends."""
-    low, high = int(np.floor(log10(min(values)))), int(np.ceil(log10(max(values))))
+    low, high = int(np.floor(log10(min(values)))), int(np.ceil(log10(max(values)) - SPARED))
     high = max(high, low + 1)
     step = -(-(high - low) // (most - 1))
     return list(range(high, low - step, -step))[::-1]
