@@ -105,9 +105,8 @@ def measure(
 
 def ours(client: Client, data: da.Array, o: argparse.Namespace, method: str):
     def fit() -> tuple[int, np.ndarray]:
-        with lp.connect(client) as engine:
-            engine.memory = o.keep * 1e9
-            result = lp.svd(data, RANK, method=method, tol=o.tol, engine=engine, rng=o.seed)
+        options = {"tol": o.tol, "memory": int(o.keep * 1e9), "rng": o.seed}
+        result = lp.svd(data, RANK, method=method, engine=client, **options)
         return len(result.history), result.components.T
 
     return fit
@@ -127,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=20.0)
     parser.add_argument("--limit", type=float, default=8.0, help="of memory, in gigabytes")
-    parser.add_argument("--keep", type=float, default=0.0, help="of the rows, in gigabytes")
+    parser.add_argument("--keep", type=float, default=0.02, help="of the rows, in gigabytes")
     parser.add_argument("--rows", type=int, default=8000, help="of a block")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--tol", type=float, default=1e-6)

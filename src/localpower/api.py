@@ -35,6 +35,7 @@ from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
 from localpower.core.schedule import Adaptive, Schedule, constant, parse
 from localpower.core.shard import Shard, is_sparse
 from localpower.data import partition as partitions
+from localpower.data.memory import budget
 from localpower.data.partition import PARTITIONS, Partition
 from localpower.data.source import Source, held, open_source, pieces_of
 from localpower.engines.registry import connect, terminable
@@ -243,7 +244,7 @@ def svd(
     memory : int or str, optional
         What rows may take in memory, such as ``"2GB"``; half of what is free by default. Files
         that do not fit are read again in every round; a shard that fits is read once in a round,
-        however many steps it takes.
+        however many steps it takes. Of Dask's own blocks, it is what workers keep of them.
     cache : path, optional
         Folder that keeps what was parsed of text and packed files, for the next run. By default
         it is kept in memory, or in temporary files if that is too small.
@@ -448,6 +449,9 @@ def svd(
         if deadline is not None:
             around.callback(setattr, home, "deadline", home.deadline)
             home.deadline = float(deadline)
+        if memory is not None:
+            around.callback(setattr, home, "memory", home.memory)
+            home.memory = budget(memory)
         return home.lead(lambda: run(home), data, pieces_of)
 
 

@@ -21,7 +21,7 @@ from localpower.core.linalg import Array, random_basis
 from localpower.core.local_power import State
 from localpower.core.local_ritz import RESTART, WARM_STEPS, local_ritz
 from localpower.core.scaling import columns, describe, prepare
-from localpower.core.shard import Shard, cut
+from localpower.core.shard import Held, Shard, cut
 from localpower.core.tasks import GramTriangle, unpacked
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
@@ -248,9 +248,11 @@ def plan(
 
 
 def reread(source: Source) -> float:
-    """Bytes of files that are read in every round: all, if they do not fit in memory."""
+    """Bytes that are read from files or made again in every round, as they do not fit in memory."""
     size = Shard(source.pieces, source.columns, source.dtype).stored
-    return float(size) if size > source.memory else 0.0
+    parts = [piece for piece in source.pieces if isinstance(piece, Held) and not piece.kept]
+    made = sum(part.nnz * part.dtype.itemsize for part in parts)
+    return float(made + (size if size > source.memory else 0))
 
 
 def tolerance(kind: np.dtype[Any]) -> float:

@@ -170,6 +170,16 @@ def test_blocks_are_made_once_or_if_memory_is_short_once_per_task(client, tmp_pa
     assert made(tmp_path) == kept + (4 - kept) * tasks
 
 
+def test_few_passes_are_taken_where_blocks_are_made_again(client, tmp_path):
+    rows = da.random.default_rng(0).standard_normal((40_000, 60), chunks=(10_000, 60))
+    data = rows * 0.9 ** np.arange(60)  # 19 MB, more than may be kept
+    data = data.map_blocks(counted, folder=str(tmp_path), meta=np.empty((0, 0)))
+    result = lp.svd(data, 3, engine=client, memory="16MiB", rng=0)
+    assert result.converged
+    assert result.run["method"] == "gram"
+    assert made(tmp_path) < 4 * 4
+
+
 def test_rows_do_not_travel(client):
     def sent():
         return sum(

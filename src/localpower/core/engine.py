@@ -24,15 +24,16 @@ class Engine(ABC):
     `adopt` if it has data of its own kind, `heal` if it can bring back what was lost. After
     `place`, `rows` tells how many rows each shard has, `columns` and `dtype` what all have. Placing
     again replaces the shards. No call waits longer than `deadline` seconds for a reply, if that is
-    set. `latency` (seconds of a hop), `bandwidth` (bytes a second) and `flops` (operations a second
-    of a worker) are what the automatic choice of a method reckons with; set them if you know
-    better.
+    set, and of adopted rows no more than `memory` bytes are kept, if that is. `latency` (seconds of
+    a hop), `bandwidth` (bytes a second) and `flops` (operations a second of a worker) are what the
+    automatic choice of a method reckons with; set them if you know better.
     """
 
     latency = 1e-4
     bandwidth = 5e9
     flops = 3e10
     deadline: float | None = None
+    memory: float | None = None
     rows: Sequence[int] = ()
     columns: int = 0
     dtype: np.dtype[Any] = np.dtype(np.float64)

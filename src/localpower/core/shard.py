@@ -216,13 +216,14 @@ class StoredCSR:
 class Held:
     """Rows that an engine holds already, and that it alone can reach, by their `handle`.
 
-    `nnz` is how many numbers a product touches.
+    `nnz` is how many numbers a product touches; `kept` is false where they are made again for it.
     """
 
     handle: Any
     shape: tuple[int, int]
     dtype: np.dtype[Any]
     nnz: int
+    kept: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -90,6 +90,9 @@ class Passing(LocalMatrix):
     def _gram_pays(self, products: int, width: int) -> bool:
         return False
 
+    def gram_is_small(self) -> bool:
+        return False
+
 
 class Absent(Passing):
     """A matrix whose rows are not at hand, for tasks that do not look at them."""
@@ -202,9 +205,8 @@ class Dask(Engine):
     made again for every task, from their graph.
     """
 
-    latency = 2e-2
-    bandwidth = 1e9
-    memory: float | None = None
+    latency = 3e-2
+    bandwidth = 3e8
 
     def __init__(self, address: str | Client | None = None, size: int | None = None) -> None:
         if isinstance(address, Client) and address.asynchronous:
@@ -251,7 +253,7 @@ class Dask(Engine):
                 room -= size
                 if room < 0:
                     block.kept, block.pieces = False, None
-                found.append(replace(held, handle=block))
+                found.append(replace(held, handle=block, kept=block.kept))
         return found
 
     def place(self, shards: Sequence[Shard]) -> None:

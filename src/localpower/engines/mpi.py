@@ -361,12 +361,12 @@ class Incoming:
 class Mpi(Engine):
     """Runs tasks on the ranks of a communicator; shard i lives on rank i modulo their number.
 
-    All ranks make one. ``order="native"`` lets the library add products in an order of its own:
-    faster on many ranks, and the last digits then depend on the machine.
+    All ranks make one. ``order="native"`` lets the library add products in an order of its own; the
+    last digits then depend on the machine.
     """
 
-    latency = 2e-4
-    bandwidth = 2e9
+    latency = 5e-4
+    bandwidth = 5e8
 
     def __init__(
         self, address: MPI.Intracomm | str | None = None, size: int | None = None, *,

@@ -129,8 +129,8 @@ class Ray(Engine):
     this process is connected to, and left alone in the end; or else a local one of our own.
     """
 
-    latency = 1.5e-3
-    bandwidth = 1e9
+    latency = 4e-3
+    bandwidth = 4e8
 
     def __init__(self, address: str | None = None, size: int | None = None) -> None:
         self._address, self._asked = address, size

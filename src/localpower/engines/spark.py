@@ -67,7 +67,7 @@ class Spark(Engine):
     """Runs a job a round; shard i is partition i of an RDD that is cached on the executors."""
 
     latency = 0.1
-    bandwidth = 2e8
+    bandwidth = 1e8
 
     def __init__(self, address: Any, size: int | None) -> None:
         self._address, self._wanted = address, size
