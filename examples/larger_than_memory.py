@@ -53,7 +53,7 @@ def main(picture):
                 f"{name:<28} {read[-1]:>4.0f} passes, {result.ledger.bytes_read / 1e9:>5.2f} GB "
                 f"read in all, certified to {angles[-1]:.0e}"
             )
-    axes.set(xlabel="passes over the file", ylabel="certified angle", ylim=(1e-5, 2))
+    axes.set(xlabel="passes over the file", ylabel="certified angle", ylim=(1e-6, 2))
     axes.set_title(f"{size / 1e6:.0f} MB of digits with {MEMORY} of memory", fontsize=10)
     axes.legend()
     picture.parent.mkdir(parents=True, exist_ok=True)

@@ -44,14 +44,16 @@ def main(path):
 
 
 def draw(result, path):
-    """The certified angle and what was moved, round by round."""
+    """How much of the variance each component has, and what it took to know."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    rounds = [record.round for record in result.history]
-    moved = np.cumsum([r.bytes_up + r.bytes_down for r in result.history]) / 1e6
-    axes.semilogy(rounds, [record.angle for record in result.history], "o-")
-    axes.set(xlabel="rounds", ylabel="certified angle", xticks=rounds)
-    axes.set_title(f"Dask array, 160 MB: {moved[-1]:.2f} MB moved", fontsize=10)
+    share = 100 * result.explained_variance_ratio
+    axes.bar(range(1, len(share) + 1), share, color="#0072B2")
+    axes.set(xlabel="component", ylabel="variance, %", xticks=range(1, len(share) + 1))
+    moved = (result.ledger.bytes_up + result.ledger.bytes_down) / 1e6
+    last = result.history[-1]
+    about = f"{last.round} rounds, {moved:.2f} MB moved, certified to {last.angle:.0e}"
+    axes.set_title(f"A Dask array of {8 * ROWS * COLUMNS / 1e6:.0f} MB: {about}", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 

@@ -156,7 +156,9 @@ def _fields(row: Cost) -> tuple[str, ...]:
 def _time(seconds: float) -> str:
     if seconds >= 90:
         return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.3g} h"
-    return f"{seconds:.2g} s" if seconds >= 1 else f"{1000 * seconds:.2g} ms"
+    if seconds >= 1:
+        return f"{seconds:.2g} s"
+    return f"{1000 * seconds:.0f} ms" if seconds >= 0.01 else f"{1000 * seconds:.2g} ms"
 
 
 def plan(

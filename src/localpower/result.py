@@ -316,12 +316,15 @@ def html_table(about: Sequence[str], head: Sequence[str], rows: Iterable[Sequenc
     The last cell of a row that is too short takes the columns that are left.
     """
     lines = [[text.strip() for text in row] for row in rows]
-    words = [any(row[j][:1].isalpha() for row in lines if j < len(row)) for j in range(len(head))]
+    full = [row for row in lines if len(row) == len(head)]
+    words = [any(row[j][:1].isalpha() for row in full) for j in range(len(head))]
 
     def cells(kind: str, texts: Sequence[str]) -> str:
         wide = len(head) - len(texts) + 1
         spans = [""] * (len(texts) - 1) + [f' colspan="{wide}"' if wide > 1 else ""]
-        sides = ["left" if word else "right" for word in words]
+        sides = [
+            "left" if word or span else "right" for word, span in zip(words, spans, strict=False)
+        ]
         return "".join(
             f'<{kind}{span} style="text-align: {side}">{escape(part)}</{kind}>'
             for part, span, side in zip(texts, spans, sides, strict=False)
@@ -330,8 +333,9 @@ def html_table(about: Sequence[str], head: Sequence[str], rows: Iterable[Sequenc
     caption = "<br/>".join(map(escape, about))
     names = cells("th", [text.strip() for text in head])
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in lines)
+    look = "caption-side: top; text-align: left; white-space: nowrap"
     return (
-        f'<table><caption style="caption-side: top; text-align: left">{caption}</caption>'
+        f'<table style="color: inherit"><caption style="{look}">{caption}</caption>'
         f"<thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
     )
 
