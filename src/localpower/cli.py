@@ -7,11 +7,14 @@ import json
 import os
 import re
 import sys
+import time
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from shlex import join, quote
 from textwrap import fill
@@ -31,7 +34,7 @@ from localpower.data.partition import PARTITIONS
 from localpower.data.source import Source, read
 from localpower.engines.registry import connect, terminable
 from localpower.planning import FLOPS, NETWORKS, plan, size
-from localpower.progress import Line, Progress, is_terminal
+from localpower.progress import PERIOD, Line, Progress, is_terminal, width
 from localpower.report import page_path
 from localpower.result import Record, Result, model_folder
 from localpower.version import __version__
@@ -122,7 +125,8 @@ def _fit_on_ranks(options: argparse.Namespace) -> None:
 
 
 def _fit(options: argparse.Namespace, rows: Any, engine: Any, progress: Progress | None) -> Result:
-    table = Table(sys.stderr if options.json else sys.stdout, quiet=options.json)
+    progress = progress or Progress()
+    table = Table(sys.stderr if options.json else sys.stdout, options.json, progress)
     result = svd(
         rows,
         options.rank,
@@ -147,9 +151,10 @@ def _fit(options: argparse.Namespace, rows: Any, engine: Any, progress: Progress
         center=options.center,
         scale=options.scale,
         rng=options.seed,
-        callback=table.row,
+        callback=table,
         progress=progress,
     )
+    table.show()
     return replace(result, run={**result.run, "command": _repeated(options, result)})
 
 
@@ -253,6 +258,11 @@ def plan_(options: argparse.Namespace) -> None:
 
 def compare_(options: argparse.Namespace) -> None:
     """``localpower compare``."""
+    if options.engine.partition(":")[0] == "mpi":
+        raise ValueError(
+            "--engine mpi: all ranks would read the same rows; compare in one process, or call "
+            "localpower.compare on the ranks, each with rows of its own"
+        )
     if options.output is not None:
         picture_path(options.output)
     with Progress() as display, _rows(options, display) as rows:
@@ -360,35 +370,49 @@ class Table:
 
     COLUMNS = f"{'round':>6} {'p':>5} {'up':>10} {'down':>10} {'seconds':>8} {'angle':>8}"
     WINDOW = 12
+    silent = True  # hides the line of progress itself, and only where it draws
 
-    def __init__(self, stream: TextIO, quiet: bool) -> None:
+    def __init__(self, stream: TextIO, quiet: bool, progress: Progress) -> None:
         self.stream = stream
-        self.live = is_terminal(stream)
-        self.silent = quiet and not self.live
-        self.rows: list[str] = []
+        self.live = is_terminal(stream) and width(stream) >= len(self.COLUMNS)
+        self.quiet = quiet and not self.live
+        self.progress = progress
+        self.rows: deque[str] = deque([self.COLUMNS], 1 + self.WINDOW)
+        self.new = len(self.rows)
+        self.drawn = 0
+        self.last = -inf
 
-    def row(self, record: Record, state: State) -> None:
+    def __call__(self, record: Record, state: State | None = None) -> None:
         """Add a round; the callback of `svd`."""
-        try:
-            if not self.silent:
-                self._print(record)
-        except BrokenPipeError:  # nobody looks any more; the fit goes on
-            self.silent = True
-            _discard_output()
-
-    def _print(self, record: Record) -> None:
-        if not self.rows:
-            print(self.COLUMNS, file=self.stream)
-        drawn = min(len(self.rows), self.WINDOW)
         self.rows.append(
             f"{record.round:>6} {record.steps:>5} {size(record.bytes_up):>10} "
             f"{size(record.bytes_down):>10} {record.seconds:>8.3f} {_angle(record):>8}"
         )
-        if self.live and drawn == self.WINDOW:  # redraw the window one row further on
-            window = "\n".join(f"\x1b[K{row}" for row in self.rows[-self.WINDOW :])
-            print(f"\x1b[{drawn}A{window}", file=self.stream, flush=True)
-        else:
-            print(self.rows[-1], file=self.stream, flush=True)
+        self.new += 1
+        if not self.live or time.monotonic() - self.last > PERIOD:
+            self.show()
+
+    def show(self) -> None:
+        """Print what is new; on a terminal, the last rows in the place of those before."""
+        if self.quiet or not self.new:
+            return
+        try:
+            with self.progress.hidden(again=True):
+                self._print()
+        except BrokenPipeError:  # nobody looks any more; the fit goes on
+            self.quiet = True
+            _discard_output()
+        self.new, self.last = 0, time.monotonic()
+
+    def _print(self) -> None:
+        rows = list(self.rows)
+        if not self.live:
+            print("\n".join(rows[-self.new :]), file=self.stream, flush=True)
+            return
+        rows[0] = self.COLUMNS
+        up = f"\x1b[{self.drawn}A" if self.drawn else ""
+        print(up + "\n".join(f"\x1b[K{row}" for row in rows), file=self.stream, flush=True)
+        self.drawn = len(rows)
 
 
 def _show(result: Result, as_json: bool, path: str | None) -> None:

@@ -132,8 +132,8 @@ class Progress:
         self._history, self._changed = history, time.perf_counter()
 
     @contextmanager
-    def hidden(self) -> Iterator[None]:
-        """Leave the terminal to others meanwhile."""
+    def hidden(self, again: bool = False) -> Iterator[None]:
+        """Leave the terminal to others meanwhile; and show at once what was there before."""
         if self._thread is None or self._done.is_set():
             yield
             return
@@ -141,9 +141,12 @@ class Progress:
             self._done.set()  # the terminal takes nothing: leave it alone from now on
             yield
             return
+        was = self._line.open
         try:
             self._quietly(self._line.erase)
             yield
+            if again and was:
+                self._quietly(self._draw)
         finally:
             self._lock.release()
 
