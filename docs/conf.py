@@ -71,8 +71,8 @@ def _one_machine(centred: bool) -> str:
     lines = [["", *solvers], ["---"] * (len(solvers) + 1)]
     for shape in shapes:
         found = [known.get((shape, solver)) for solver in solvers]
-        best = min(float(row["seconds"]) for row in found if row and row["reached"] == "True")
-        cells = [_seconds(row, best) for row in found]
+        times = [float(row["seconds"]) for row in found if row and row["reached"] == "True"]
+        cells = [_seconds(row, min(times, default=0.0)) for row in found]
         lines.append([shape.removesuffix(", centred"), *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -167,6 +167,11 @@ def read(
     cache : path, optional
         Folder that keeps what was parsed, for the next time. By default it is temporary.
 
+    Returns
+    -------
+    Source
+        The rows, for `svd`, `plan`, `compare` and `Result.transform`, as often as wanted.
+
     Examples
     --------
     >>> import localpower as lp, pathlib, tempfile
