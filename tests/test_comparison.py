@@ -247,3 +247,8 @@ def test_the_commands_help_fits_a_screen():
     assert len(out) <= 40
     assert max(map(len, out)) <= 80
     assert out[2].startswith("example: localpower compare")
+
+
+def test_the_command_does_not_let_every_rank_read_the_same_rows(capsys):
+    assert main(["compare", "rows.npy", "-k", "2", "--engine", "mpi"]) == 2
+    assert "--engine mpi" in capsys.readouterr().err

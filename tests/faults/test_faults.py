@@ -173,7 +173,10 @@ def test_replies_that_are_wrong_are_asked_for_again(kind, moment, address, undis
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("kind", KILLS)
-def test_dask_workers_that_die_or_hang_are_made_good(kind, moment, undisturbed, clusters):
+def test_dask_workers_that_die_or_hang_are_made_good(
+    kind, moment, undisturbed, clusters, monkeypatch
+):
+    monkeypatch.setattr("localpower.engines.dask.ANSWER", 1.0)
     clusters["processes:2"].close()  # the only processes are Dask's
     start = time.monotonic()
     result = fit(Disturbed(clusters["dask:2"], moment, before=KILLS[kind]), deadline=DEADLINE)
