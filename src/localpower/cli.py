@@ -461,7 +461,7 @@ def _reason(error: BaseException) -> str:
 
 def _spelt(text: str) -> str:
     """Name options as they are given on the command line: ``drop=['id']`` is ``--drop id``."""
-    text = re.sub(r" \([\w= ]+ of localpower\.read, or of the command\)", "", text)
+    text = re.sub(r" \(give [^()]* to localpower\.read, and what it returns as data\)", "", text)
 
     def option(match: re.Match[str]) -> str:
         name = SPELT.get(match[1], match[1]).replace("_", "-")

@@ -498,7 +498,7 @@ def _whose_options(text: str) -> str:
     """Say where the options are given that a message names."""
     named = re.findall(r"\b(columns|drop|label|header|delimiter|key)=", text)
     options = " and ".join(f"{name}=" for name in dict.fromkeys(named))
-    return f" ({options} of localpower.read, or of the command)" if named else ""
+    return f" (give {options} to localpower.read, and what it returns as data)" if named else ""
 
 
 def _hint(table: Table) -> str | None:
