@@ -23,6 +23,7 @@ FENCE = re.compile(r"(?:^% not run: (.+)\n)?^```(\S*).*\n((?:.*\n)*?)^```$", re.
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 INCLUDED = re.compile(r"^```\{literalinclude\} \.\./examples/(\w+)\.py$", re.M)
 SCRIPTS = {name for page in PAGES for name in INCLUDED.findall(page.read_text(encoding="utf-8"))}
+DIRECTIVES = ("{toctree}", "{include}", "{literalinclude}", "{eval-rst}")
 BEFORE = {"on_mpi": ["mpiexec", "-n", "2"]}
 WARNINGS = ["-W", "error", "-W", "ignore::DeprecationWarning"]  # Ray's own
 NEEDS = {"on_mpi": "mpi4py", "on_ray": "ray", "on_spark": "pyspark"}
@@ -108,6 +109,13 @@ def test_blocks_that_do_not_run_are_these():
         if reason is not None
     }
     assert found == NOT_RUN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_is_nowhere_but_in_blocks_that_are_run(page):
+    text = page.read_text(encoding="utf-8")
+    assert {found[1] for found in FENCE.findall(text)} <= {"python", "console", *DIRECTIVES}
+    assert not re.search(r"```|~~~|^ {4}\S|>>>", FENCE.sub("", text), re.M)
 
 
 @pytest.fixture(scope="module")
