@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from localpower.api import METHODS, svd
+from localpower.api import METHODS, NEAR, svd
 from localpower.core.certificate import rayleigh_ritz
 from localpower.core.engine import Engine
 from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError, MissingExtra
@@ -382,8 +382,9 @@ class Watch:
 
     silent = True  # prints nothing that progress would be in the way of
 
-    def __init__(self, answer: Array) -> None:
+    def __init__(self, answer: Array, certifies: bool) -> None:
         self.answer = answer
+        self.certifies = certifies  # a run that ends early returns what is certified
         self.angles: list[float | None] = []
         self.spent: list[float] = []
 
@@ -393,8 +394,10 @@ class Watch:
         if self.angles and self.angles[-1] is None and state.exact is not None:
             self.angles[-1] = self._angle(rayleigh_ritz(*state.exact)[1])
         basis: Array | None = state.basis
-        if record.steps > 1 and state.exact is not None and (record.angle or 1.0) < 1.0:
-            basis = rayleigh_ritz(*state.exact)[1]  # a run that ends here returns what is certified
+        told = record.steps > 1 and (record.angle or 1.0) < 1.0
+        told = told or (record.residual or 1.0) < NEAR
+        if self.certifies and told and state.exact is not None:
+            basis = rayleigh_ritz(*state.exact)[1]
         elif not (isinstance(state, RitzState) and state.exact is not None):
             basis = basis if state.basis.shape[1] == self.answer.shape[1] else None
         self.angles.append(None if basis is None else self._angle(basis))
@@ -406,7 +409,7 @@ class Watch:
 
 def _measure(name: str, source: Source, rank: int, options: dict[str, Any], answer: Array) -> Row:
     """Run a method, watched."""
-    watch, start = Watch(answer), time.perf_counter()
+    watch, start = Watch(answer, options["tol"] > 0), time.perf_counter()
     result = svd(source, rank, callback=watch, **options)
     whole = time.perf_counter() - start - sum(watch.spent)
     iterate, ledger = result.ledger.phase("iterate"), result.ledger
