@@ -403,11 +403,9 @@ def svd(
             reason = _conclude(method, outcome, goal)
             run |= {"reason": reason, "residuals": outcome.residuals}
             basis = outcome.state.answer().basis
-            known, last = outcome.state.exact, outcome.history[-1]
-            local = last.steps > 1 and (last.angle or 1.0) < 1.0  # the next may be worse
-            near = (last.residual or 1.0) < NEAR  # also, where values are nearly equal
-            told = reason in FINAL or (goal > 0 and (local or near))
-            if told and known is not None:  # what was certified, not what came of it
+            known = outcome.state.exact
+            told = reason in FINAL or (goal > 0 and is_told(outcome.history[-1]))
+            if told and known is not None:
                 basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
             display.stage("singular values")
             metered.phase = "factors"
@@ -787,6 +785,16 @@ def _lost_rows(engine: Tolerant, source: Source) -> list[dict[str, Any]]:
         DegradedWarning,
     )
     return lost
+
+
+def is_told(record: Record) -> bool:
+    """Whether a certified run that ends here returns what the certificate is about.
+
+    What came of it in the round may be worse: after local steps, or where values are nearly equal.
+    Far from the answer it is better all the same.
+    """
+    after_local_steps = record.steps > 1 and (record.angle or 1.0) < 1.0
+    return after_local_steps or (record.residual or 1.0) < NEAR
 
 
 def _conclude(method: str, outcome: Outcome, tol: float) -> str:

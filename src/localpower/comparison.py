@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from localpower.api import METHODS, NEAR, svd
+from localpower.api import METHODS, is_told, svd
 from localpower.core.certificate import rayleigh_ritz
 from localpower.core.engine import Engine
 from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError, MissingExtra
@@ -394,9 +394,7 @@ class Watch:
         if self.angles and self.angles[-1] is None and state.exact is not None:
             self.angles[-1] = self._angle(rayleigh_ritz(*state.exact)[1])
         basis: Array | None = state.basis
-        told = record.steps > 1 and (record.angle or 1.0) < 1.0
-        told = told or (record.residual or 1.0) < NEAR
-        if self.certifies and told and state.exact is not None:
+        if self.certifies and is_told(record) and state.exact is not None:
             basis = rayleigh_ritz(*state.exact)[1]
         elif not (isinstance(state, RitzState) and state.exact is not None):
             basis = basis if state.basis.shape[1] == self.answer.shape[1] else None
