@@ -11,7 +11,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from math import inf
@@ -374,7 +374,8 @@ class Table:
 
     def __init__(self, stream: TextIO, quiet: bool, progress: Progress) -> None:
         self.stream = stream
-        self.live = is_terminal(stream) and width(stream) >= len(self.COLUMNS)
+        self.seen = is_terminal(stream)
+        self.live = self.seen and width(stream) >= len(self.COLUMNS)
         self.quiet = quiet and not self.live
         self.progress = progress
         self.rows: deque[str] = deque([self.COLUMNS], 1 + self.WINDOW)
@@ -397,7 +398,7 @@ class Table:
         if self.quiet or not self.new:
             return
         try:
-            with self.progress.hidden(again=True):
+            with self.progress.hidden(again=self.live) if self.seen else nullcontext():
                 self._print()
         except BrokenPipeError:  # nobody looks any more; the fit goes on
             self.quiet = True
