@@ -177,7 +177,8 @@ class Result:
         last = self.history[-1] if self.history else None
         if last is None or last.angle is None:
             return f"not certified (ended by {self.reason}); give tol=1e-8 for a certificate"
-        sure = "proven" if last.rigorous else "unless the random start missed something"
+        whole = self.run.get("method") in ("gram", "tsqr")  # nothing can have been missed
+        sure = "proven" if last.rigorous or whole else "unless the random start missed something"
         state = "converged" if self.converged else f"not converged ({self.reason})"
         return f"{state}: sine of the angle to the answer at most {last.angle:.1e}, {sure}"
 

@@ -628,7 +628,7 @@ WHOLE = [sent(message) for message in (SHARD, STEPS, Done(), Factor(np.eye(2)), 
 
 
 @given(data=st.data(), content=st.sampled_from(WHOLE))
-@settings(max_examples=400)
+@settings(max_examples=250)
 def test_a_mutated_frame_gives_a_message_or_a_wire_error_or_the_end(data, content):
     content = bytearray(content)
     places = st.integers(0, len(content) - 1)
@@ -672,7 +672,7 @@ trees = st.recursive(
 
 @given(message=trees, arrays=trees | st.just([["<f8", [2]], ["<i4", [2]], ["<i4", [1, 2]]]))
 @example({"type": "Done", "fields": {}}, [])
-@settings(max_examples=600)
+@settings(max_examples=300)
 def test_any_header_gives_a_message_or_a_wire_error_or_the_end(message, arrays):
     content = frame({"message": message, "arrays": arrays}, bytes(64))
     with suppress(WireError, EOFError):

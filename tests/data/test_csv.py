@@ -299,7 +299,7 @@ texts = st.lists(
 
 @given(content=texts, count=st.integers(1, 4), label=st.booleans(), narrow=st.booleans())
 @example('1,"2\n3",4\n', 2, False, False)
-@settings(max_examples=800, suppress_health_check=FIXTURE)
+@settings(max_examples=300, suppress_health_check=FIXTURE)
 def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(
     write, parser, content, count, label, narrow
 ):
@@ -318,7 +318,7 @@ def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(
 
 
 @given(content=texts, chunk=st.integers(1, 40))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_any_text_is_read_or_refused_the_same_however_it_is_cut(write, content, chunk):
     path = write(content)
 

@@ -296,7 +296,7 @@ noise = st.text("0123456789 :.eE+-_nafiqd,x#\t\r\n\v\x00", max_size=40).map(lamb
 @example("1 1.0:2\n", True)
 @example("nan(a) 1:2\n", True)
 @example("1 4: 5:6-2\n", True)
-@settings(max_examples=1000, suppress_health_check=FIXTURE)
+@settings(max_examples=400, suppress_health_check=FIXTURE)
 def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(parser, content, labelled):
     data = content.replace("\r", "").replace("\0", "").encode()
     fast = svmlight._parse_fast(data, labelled, DOUBLE)
@@ -309,7 +309,7 @@ def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(parser, content,
 
 
 @given(content=texts | noise, chunk=st.integers(1, 50))
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_any_text_is_read_or_refused_by_line_however_it_is_cut(write, content, chunk):
     path = write(content.encode())
 

@@ -110,9 +110,7 @@ def transient(replies):
 
 KILLS = {
     "killed": sent(signal.SIGKILL),
-    "terminated": sent(signal.SIGTERM),
     "segfault": sent(signal.SIGSEGV),
-    "aborted": sent(signal.SIGABRT),
     "stopped": sent(signal.SIGSTOP),
     "all killed": all_killed,
 }
