@@ -30,7 +30,7 @@ def check(data, result, *, exact=True, tolerance=None):
 ITERATIVE = [("dpi", {}), ("local_power", {"schedule": "halving"}), ("dr_svd", {})]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES[:1])  # others give its bits: tests/contract
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "shards",
