@@ -98,11 +98,6 @@ class Spark(Engine):
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers, most = self.numbers(order), max(MOST, 4 * self._size)
-        if task.lasts and self._shards and _handle(self._shards) is None:
-            for number in numbers:  # no job: it goes along with the next, and its reply is known
-                yield task.for_shard(number)(LocalMatrix(self._shards[number]))
-            self._lasting = (next(self._marks), task)
-            return
         with self._job(task, numbers) as job:
             for start in range(0, len(numbers), most):
                 yield from self._collected(job, numbers[start : start + most])
@@ -303,10 +298,10 @@ class Spark(Engine):
         context, tag, done = self._context, f"localpower-{uuid4().hex}", Event()
         if context is None or context._jsc is None:
             raise WorkerLost("the Spark session was stopped: open another one, and run again")
-        late = Event()
+        late, limit = Event(), max(self.deadline or 0.0, patience)
 
         def watch() -> None:
-            wait = max(self.deadline or 0.0, patience)
+            wait = limit
             while not done.wait(wait):
                 late.set()
                 with suppress(Exception):
@@ -315,13 +310,13 @@ class Spark(Engine):
 
         try:
             context.addJobTag(tag)
-            if self.deadline is not None:
+            if limit:
                 InheritableThread(target=watch, daemon=True).start()
             return job()
         except (Py4JError, PySparkException, EOFError, OSError) as error:
             if late.is_set():
                 raise WorkerLate(
-                    f"a Spark job was cancelled after the deadline of {self.deadline:g} seconds: "
+                    f"a Spark job was cancelled after the deadline of {limit:g} seconds: "
                     "set a later one, or use more executors or smaller shards"
                 ) from None
             raise _translated(error) from None
