@@ -9,9 +9,8 @@ PIP := -m pip install --quiet --disable-pip-version-check --constraint constrain
 demo: .venv-demo/ready
 	.venv-demo/bin/python examples/demo.py build/demo
 
-# Three at a time on two cores: tests of engines mostly wait.
 test: $(VENV)/ready browser
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Pages are tested in a browser, which root of a Debian machine can have.
 browser:

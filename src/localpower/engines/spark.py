@@ -290,6 +290,16 @@ class Spark(Engine):
                 raise WorkerFailed(f"a task failed on a Spark executor:\n{reply.traceback}")
         return [reply for _, reply in found]
 
+    def _abandon(self, cancel: Callable[[], Any]) -> None:
+        """Leave a job in its middle, where Java does not listen to this thread: end it if ours."""
+        for _, gateway, _ in self._started:
+            if gateway is not None and gateway.proc is not None:
+                gateway.proc.kill()
+                return
+        thread = InheritableThread(target=cancel, daemon=True)
+        thread.start()
+        thread.join(5)
+
     def _within(self, job: Callable[[], R], patience: float = 0.0) -> R:
         """Run a job; cancel it if it is late, and say what went wrong in our own errors.
 
@@ -321,8 +331,7 @@ class Spark(Engine):
                 ) from None
             raise _translated(error) from None
         except BaseException:
-            with suppress(Exception):
-                context.cancelJobsWithTag(tag)
+            self._abandon(partial(context.cancelJobsWithTag, tag))
             raise
         finally:
             done.set()
