@@ -91,7 +91,7 @@ def same(_: Any, Z: np.ndarray) -> np.ndarray:
 def dask(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
     with lp.connect(f"dask:{workers}") as engine:
         ours = our_round(placed(engine, len(Z), workers), Z)
-        client = engine.client  # type: ignore[attr-defined]
+        client = engine.client
         on = [{"resources": {f"localpower-{i}": 1}} for i in range(workers)]
         rows = [client.submit(same, None, np.zeros(1), pure=False, **on[i]) for i in range(workers)]
 
@@ -101,7 +101,6 @@ def dask(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
                        for i in range(workers)]  # fmt: skip
             return sum(client.gather(futures))
 
-        bare.client = client  # type: ignore[attr-defined]
         yield ours, bare
 
 
@@ -127,7 +126,7 @@ def ray(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
 def spark(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
     with lp.connect(f"spark:{workers}") as engine:
         ours = our_round(placed(engine, len(Z), workers), Z)
-        context = engine._context  # type: ignore[attr-defined]
+        context = engine._context
         rows = context.parallelize(range(workers), workers).cache()
 
         def bare() -> np.ndarray:
@@ -172,7 +171,7 @@ def on_ranks() -> None:
         for batch in range(12):  # the ranks serve, or take part in bare rounds
             engine = lp.connect("mpi")
             if rank:
-                engine.serve()  # type: ignore[attr-defined]
+                engine.serve()
             else:
                 ours = our_round(placed(engine, d, size), Z)
                 once(ours, count // 10, taken[0] if batch > 1 else [])
@@ -228,7 +227,7 @@ def moved(workers: int, rounds: int = 20) -> dict[str, Any]:
     Z = basis(d, r)
     with lp.connect(f"dask:{workers}") as engine:
         metered = placed(engine, d, workers)
-        client = engine.client  # type: ignore[attr-defined]
+        client = engine.client
         our_round(metered, Z)()
 
         def counted() -> int:
