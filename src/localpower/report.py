@@ -13,7 +13,7 @@ import re
 import shlex
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -348,7 +348,10 @@ def _told(point: overview.Point) -> list[str]:
 
 def _curve(points: Sequence[overview.Point], name: str, y: Axis, tol: float) -> str:
     title, units = AXES[name]
-    across: Callable[[overview.Point], float] = lambda p: float(getattr(p, name))  # noqa: E731
+
+    def across(point: overview.Point) -> float:
+        return float(getattr(point, name))
+
     start = points[0].rounds if name == "rounds" else 0.0
     x = linear(start, across(points[-1]), title, units, whole=name == "rounds")
 
