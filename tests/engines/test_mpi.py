@@ -100,7 +100,7 @@ def test_a_killed_rank_ends_the_job():
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_job_that_is_stopped_ends(sign):
+def test_a_job_that_is_interrupted_ends(sign):
     run = subprocess.Popen(
         [MPIEXEC, "-n", "3", sys.executable, str(HERE / "mpi_cases.py"), "endless"],
         stdout=subprocess.PIPE,

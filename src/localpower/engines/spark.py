@@ -330,7 +330,7 @@ class Spark(Engine):
                     "set a later one, or use more executors or smaller shards"
                 ) from None
             raise _translated(error) from None
-        except BaseException:
+        except (KeyboardInterrupt, SystemExit):
             self._abandon(partial(context.cancelJobsWithTag, tag))
             raise
         finally:
