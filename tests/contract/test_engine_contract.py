@@ -1,6 +1,7 @@
 """What every engine promises; a new engine is one more row in `helpers.ENGINES` or `REMOTE`."""
 
 from contextlib import ExitStack
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -55,6 +56,31 @@ def engine(address):
         yield engine
 
 
+@pytest.fixture(scope="module")
+def engines(clusters):
+    """Engines, each connected when it is first asked for, and used for all that comes after."""
+    found = {}
+    with ExitStack() as stack:
+
+        def connected(name):
+            if name not in found:
+                found[name] = stack.enter_context(lp.connect(clusters(name)))
+            return found[name]
+
+        yield connected
+
+
+@cache
+def reference(method, name):
+    return lp.svd(DATA[name], 4, engine="inline", **options(method, name))
+
+
+def options(method, name):
+    workers = None if name == "unequal shards" else 7
+    how = {"max_rounds": 3, "return_u": True, "center": True, "rng": 5}
+    return {"method": method, "workers": workers} | how
+
+
 def place(engine, data, workers):
     engine.place(contiguous(open_source(data), workers).shards)
     return engine
@@ -69,14 +95,11 @@ def combinations():
         yield from product([name], ["local_ritz"], ["float32", "sparse"])
 
 
-@pytest.mark.parametrize(("address", "method", "name"), list(combinations()), indirect=["address"])
-def test_every_engine_gives_the_bits_of_the_reference(engine, method, name):
-    options = {"method": method, "max_rounds": 3, "return_u": True, "center": True, "rng": 5}
-    workers = None if name == "unequal shards" else 7
-    reference = lp.svd(DATA[name], 4, engine="inline", workers=workers, **options)
-    result = lp.svd(DATA[name], 4, engine=engine, workers=workers, **options)
-    assert same_bits(reference, result)
-    assert reference.ledger == result.ledger
+@pytest.mark.parametrize(("address", "method", "name"), list(combinations()))
+def test_every_engine_gives_the_bits_of_the_reference(engines, address, method, name):
+    result = lp.svd(DATA[name], 4, engine=engines(address), **options(method, name))
+    assert same_bits(reference(method, name), result)
+    assert reference(method, name).ledger == result.ledger
 
 
 def test_files_give_the_bits_of_arrays_in_memory(engine, tmp_path):

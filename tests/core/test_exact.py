@@ -6,6 +6,8 @@ from helpers import EPS, LAPACK_SHAPES, LAPACK_TYPES, lapack_matrix, lapack_rati
 from scipy import sparse
 
 import localpower as lp
+from localpower.core.local_matrix import LocalMatrix
+from localpower.core.shard import Shard
 
 
 @pytest.mark.parametrize("shape", LAPACK_SHAPES)
@@ -40,3 +42,19 @@ def test_exact_methods_find_the_truth_in_one_round_of_packed_triangles(method, m
     iterate = result.ledger.phase("iterate")
     assert (iterate.rounds, iterate.words_up) == (1, 5 * 12 * 13 // 2)
     assert (result.converged, result.reason) == (True, "exact")
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.5, 2.0, 30.0, 1e6])
+@pytest.mark.parametrize("factor", [1.0, 1e-3, np.linspace(0.1, 5, 20)], ids=["1", "less", "each"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_mean_near_or_far_costs_a_shifted_gram_matrix_no_digits(offset, factor, dtype):
+    rng = np.random.default_rng(0)
+    away = offset * rng.standard_normal(20) / np.sqrt(20)
+    A = (rng.standard_normal((3000, 20)) * 0.8 ** np.arange(20) + away).astype(dtype)
+    matrix = LocalMatrix(Shard((A,), 20, A.dtype))
+    shift = (A.mean(axis=0, dtype=float) + 0.01).astype(dtype)  # all rows have another mean
+    matrix.prepare(shift, factor)
+    B = (A.astype(np.longdouble) - shift) * factor
+    exact = B.T @ B
+    noise = np.sqrt(len(A)) * np.finfo(dtype).eps * exact.max()
+    assert np.abs(matrix.gram() - exact).max() <= noise

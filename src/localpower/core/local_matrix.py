@@ -2,7 +2,7 @@
 
 With shift μ and factor D the matrix is ``(A - 1μᵀ)D``, and it is never formed. Dense blocks are
 shifted while they are in the cache, so that nothing cancels; sparse ones stay sparse and are
-multiplied as ``A(DZ) - 1(μᵀDZ)``.
+multiplied as ``A(DZ) - 1(μᵀDZ)``. The Gram matrix is shifted itself, where little can cancel.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 
 from localpower.core.kernels import GramProduct
 from localpower.core.linalg import Array, lanczos, leading_eigenpairs, triangular
+from localpower.core.moments import Moments, moments
 from localpower.core.shard import Shard, is_sparse
 
 GRAM_COLUMNS = 1024  # up to here a worker may form its own d×d matrix for its eigenvectors
+NEAR_ZERO = 2.0  # largest deviations of a column: a mean up to here cancels a few bits at most
 CACHED = 1 << 18  # bytes of rows that are shifted at once
 
 
@@ -31,6 +33,7 @@ class LocalMatrix:
         self._shard = shard
         self._at_hand: Shard | None = None
         self._gram: Array | None = None
+        self._moments: Moments | None = None
         self.shape = shard.rows, shard.columns
         self.number = shard.number
         self.dtype = shard.dtype
@@ -85,12 +88,14 @@ class LocalMatrix:
         are not kept in memory are streamed: what saves passes over them is p.
         """
         rows, columns = self.shape
-        sparse = any(is_sparse(piece) for piece in self._shard.pieces)
         streamed = self._shard.stored and self._shard.keep != "run"
-        if sparse or streamed or columns > rows:
+        if self._has_sparse() or streamed or columns > rows:
             return False
         saved = products * (4 * rows * columns - 2 * columns**2) * width
         return saved > rows * columns**2
+
+    def _has_sparse(self) -> bool:
+        return any(is_sparse(piece) for piece in self._shard.pieces)
 
     @property
     def _gram_wanted(self) -> bool:
@@ -130,19 +135,41 @@ class LocalMatrix:
         """``A_iᵀA_i``, (d, d), in float64."""
         d = self.shape[1]
         G = np.zeros((d, d))
+        mean = self._mean_near_zero()
+        shift = self.shift if mean is None else None
         for block in self._blocks():
             if isinstance(block, np.ndarray):
-                for rows in _shifted(block, self.shift):
+                for rows in _shifted(block, shift):
                     G += rows.T @ rows
                 continue
             G += (block.T @ block).toarray()
             if self.shift is not None:
                 cross = np.outer(block.sum(axis=0), self.shift)
                 G -= cross + cross.T - block.shape[0] * np.outer(self.shift, self.shift)
+        if mean is not None and self.shift is not None:
+            cross = self.shape[0] * np.outer(mean - self.shift / 2, self.shift)
+            G -= cross + cross.T
         if isinstance(self.factor, float):
             return np.multiply(G, self.factor**2, out=G)
         G *= self.factor
         return np.multiply(G, self.factor[:, None], out=G)
+
+    def _mean_near_zero(self) -> Array | None:
+        """The mean of the rows, if it is so small that the Gram matrix can be shifted itself."""
+        rows, d = self.shape
+        if self.shift is None or self.exponent or d > GRAM_COLUMNS or self._has_sparse():
+            return None
+        found = self.moments()
+        mean, m2 = np.ldexp(found.mean, found.exponent), np.ldexp(found.m2, 2 * found.exponent)
+        far = np.linalg.norm(np.maximum(np.abs(mean), np.abs(self.shift)) * self.factor)
+        spread = np.sqrt(m2 / max(rows, 1) + np.square(mean - self.shift)) * self.factor
+        return mean if far <= NEAR_ZERO * spread.max() else None
+
+    def moments(self) -> Moments:
+        """Statistics of the raw columns; of few columns, they are kept."""
+        found = self._moments or moments(self.shard, self.count)
+        self._moments = found if self.shape[1] <= GRAM_COLUMNS else None
+        return found
 
     def kept_gram(self) -> Array:
         """The same, formed once."""

@@ -17,7 +17,7 @@ from localpower.core.alignment import ALIGNMENTS
 from localpower.core.ledger import weigh
 from localpower.core.linalg import Array, orth, orth_step, qr, triangular
 from localpower.core.local_matrix import LocalMatrix
-from localpower.core.moments import Moments, moments
+from localpower.core.moments import Moments
 from localpower.core.precision import narrowed, widened
 
 R = TypeVar("R")
@@ -247,7 +247,7 @@ class Describe(Task[Moments]):
     extremes: bool
 
     def __call__(self, matrix: LocalMatrix) -> Moments:
-        stats = moments(matrix.shard, matrix.count)
+        stats = matrix.moments()
         return stats if self.extremes else stats.without_extremes()
 
 

@@ -205,13 +205,16 @@ class Link:
         for part in _chunks(arrays):
             self._put(part, rank, tag + ARRAYS)
 
-    def send_all(self, message: Any) -> None:
-        """Send a message from rank 0 to all others."""
+    def send_all(self, message: Any, deadline: float | None = None) -> None:
+        """Send a message from rank 0 to all others.
+
+        Arrays are seen through: nothing moves while this rank is at work of its own.
+        """
         head, *arrays = wire.encode(message)
         for rank, (stamp, _) in self.greetings.items():
             self._put(HEAD.pack(stamp, ALL) + bytes(head), rank, COMMAND)
         for part in _chunks(arrays):
-            self._keep(self.comm.Ibcast([part, MPI.BYTE], 0), part)
+            self._complete(self.comm.Ibcast([part, MPI.BYTE], 0), part, deadline, self.alarm)
 
     def look(self, rank: int, tag: int) -> tuple[int, int, Callable[..., Any]] | None:
         """Take the head of the next message: sender, stamp, and what reads the rest."""
@@ -559,7 +562,7 @@ class Mpi(Engine):
         same = all(mine is task for mine in tasks.values())
         ranks = {number % self.size for number in numbers} if how == "map" else set(link.greetings)
         if same and ranks.issuperset(link.greetings):
-            link.send_all(Ask(link.runs, (task,), tuple(numbers), how))
+            link.send_all(Ask(link.runs, (task,), tuple(numbers), how), self.deadline)
             return link.runs
         for rank in sorted(ranks - {0}):
             held = tuple(number for number in numbers if number % self.size == rank)
