@@ -55,7 +55,7 @@ def test_pca_agrees_with_scikit_learn_at_convergence(shape, deficient, seed):
     U = np.linalg.qr(rng.standard_normal((shape[0], width)))[0]
     V = np.linalg.qr(rng.standard_normal((shape[1], width)))[0]
     A = (U * sigma) @ V.T * 10 + rng.standard_normal(shape[1])
-    ours = lp.PCA(4, workers=3, **(EXACT | {"random_state": seed})).fit(A)
+    ours = lp.PCA(4, workers=3, **(EXACT | {"max_rounds": 100, "random_state": seed})).fit(A)
     theirs = sklearn.decomposition.PCA(4, svd_solver="full").fit(A)
     signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
     kept = theirs.explained_variance_ > 1e-12

@@ -679,7 +679,7 @@ def _add_plan(commands: Any) -> None:
     )
     add = command.add_argument
     _add_rank(command)
-    add("-m", "--workers", type=int, metavar="M", help="in how many shards the rows are")
+    add("-m", "--workers", type=_number, metavar="M", help="in how many shards the rows are")
     add("--tol", type=float, metavar="SINE", help="angle to reach (1e-8)")
     add("--latency", type=_latency, default="data centre", metavar="SECONDS",
         help=f"of a hop; or {_names(NETWORKS)}")  # fmt: skip
@@ -760,7 +760,7 @@ def _add_study(commands: Any) -> None:
 
 def _add_rank(command: Any) -> None:
     add = command.add_argument
-    add("-k", "--rank", type=int, required=True, metavar="K", help="number of components")
+    add("-k", "--rank", type=_number, required=True, metavar="K", help="number of components")
 
 
 def _add_columns(command: Any) -> None:
@@ -773,7 +773,7 @@ def _add_columns(command: Any) -> None:
 
 def _add_shards(command: Parser, group: Any) -> None:
     add = group.add_argument
-    add("-m", "--workers", type=int, metavar="M", help="cut the rows into M shards")
+    add("-m", "--workers", type=_number, metavar="M", help="cut the rows into M shards")
     command.rare(group, "--partition", default="contiguous", metavar="HOW",
                  help=f"how rows are cut: {_names(PARTITIONS)}:0.5")  # fmt: skip
 
@@ -807,6 +807,12 @@ def _add_reading(command: Parser, data: str = "data") -> None:
     rare(group, "--key", metavar="NAME", help="which array of an HDF5, Zarr or npz file")
     rare(group, "--dtype", choices=["float32", "float64"], metavar="T", help="float32 or float64")
     rare(group, "--cache", metavar="FOLDER", help="keep what was parsed here for the next time")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, 1 or more")
+    return int(text)
 
 
 def _grid(text: str) -> tuple[int, int]:

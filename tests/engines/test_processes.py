@@ -11,6 +11,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+from helpers import same_bits
 
 import localpower as lp
 
@@ -51,6 +52,24 @@ def test_rows_are_placed_once_and_never_sent_again():
         assert (per_round >= basis).all()
         assert (per_round < basis + 4000).all()
         assert A.nbytes > 20 * per_round.max()
+
+
+def test_idle_workers_take_the_next_shards_and_forget_the_last(tmp_path, monkeypatch):
+    reference = lp.svd(A, 3, engine="inline", workers=3, rng=0)
+    with lp.connect("processes:3") as engine:
+        lp.svd(np.ones((300_000, 60)), 1, engine=engine, rng=0)
+        first = children()
+        before = sum(process.memory_info().rss for process in first)
+        assert same_bits(reference, lp.svd(A, 3, engine=engine, workers=3, rng=0))
+        assert children() == first
+        assert sum(process.memory_info().rss for process in first) < before - 100e6
+        lp.svd(A, 3, engine=engine, workers=2, rng=0)
+        assert children() == first[:2]  # one of them has nothing to do
+        first[0].kill()
+        assert same_bits(reference, lp.svd(A, 3, engine=engine, workers=3, rng=0))
+        monkeypatch.chdir(tmp_path)  # relative paths are those of the coordinator
+        np.save("rows.npy", A)
+        assert same_bits(reference, lp.svd("rows.npy", 3, engine=engine, workers=3, rng=0))
 
 
 @pytest.mark.parametrize("moment", [0, 1, 5])

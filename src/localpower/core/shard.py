@@ -268,8 +268,8 @@ class Shard:
     def blocks(self, read: Callable[[int], None] = lambda count: None) -> Iterator[Rows]:
         """Yield the rows in order, in blocks that do not depend on how they are cut into pieces.
 
-        Dense blocks are contiguous and of the shard's type. `read` is told how many bytes were read
-        from files.
+        Dense blocks are contiguous, aligned (else products have other bits) and of the shard's
+        type. `read` is told how many bytes were read from files.
         """
         steps = {False: self._dense_step(), True: self._sparse_step()}
         held: list[Rows] = []
@@ -320,7 +320,7 @@ class Shard:
                 return whole.astype(self.dtype, copy=False)
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
         with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by a later check
-            return np.ascontiguousarray(whole, dtype=self.dtype)
+            return np.require(whole, self.dtype, ["C", "ALIGNED"])
 
 
 def is_stored(piece: Any) -> bool:

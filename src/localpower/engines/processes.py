@@ -27,7 +27,7 @@ from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerL
 from localpower.core.shard import Shard
 from localpower.core.tasks import Task
 from localpower.engines.threads import cores
-from localpower.engines.worker import MAX_BYTES, READY, Failure, Place, Run
+from localpower.engines.worker import MAX_BYTES, READY, Failure, Forget, Place, Run
 
 R = TypeVar("R")
 COMMAND = """
@@ -60,6 +60,7 @@ class Channel:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._to, self._from = self.process.stdin, self.process.stdout
+        self._folder = os.getcwd()  # that paths are relative to
         self.shards: list[int] = []
         self.waiting = 0  # replies that were asked for and not taken
         self.late = False
@@ -95,6 +96,11 @@ class Channel:
                     f"worker process {self.process.pid}, which holds shards {self.shards}, has not "
                     "replied in time; raise deadline=, or look for what it waits for"
                 )
+
+    def idle(self) -> bool:
+        """Whether the worker can take other shards: it is here, and has nothing left to say."""
+        ended = self.process.poll() is not None or self.error is not None
+        return not (ended or self.late or self.waiting) and self._folder == os.getcwd()
 
     def drained(self, until: float) -> bool:
         """Take and forget what is still to come; tell whether the worker can be used again."""
@@ -186,10 +192,16 @@ class Processes(Engine):
         return self._size
 
     def place(self, shards: Sequence[Shard]) -> None:
-        self.close()
         super().place(shards)
         self._shards, self._lasting = list(shards), None
-        for _ in range(min(self._size, len(shards))):
+        count = min(self._size, len(shards))
+        idle = [channel for channel in self._channels if channel.idle()][:count]
+        _kill([channel for channel in self._channels if channel not in idle])
+        self._channels[:] = idle
+        for channel in idle:
+            channel.shards = []
+            channel.ask(Forget(), 0)
+        while len(self._channels) < count:
             self._channels.append(Channel())
         for number in range(len(shards)):
             self._channel(number).shards.append(number)

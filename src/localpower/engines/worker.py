@@ -36,6 +36,12 @@ class Place:
 
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
+class Forget:
+    """Hold nothing any more; there is no reply."""
+
+
+@wire.register
+@dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Run a task on these shards in this order; one reply each."""
 
@@ -60,6 +66,9 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
             message = wire.receive(incoming, MAX_BYTES, files=True)
         except EOFError:
             return
+        if isinstance(message, Forget):
+            matrices.clear()
+            continue
         if isinstance(message, Place):
             matrices[message.number] = LocalMatrix(message.shard)
             wire.send(Done(), outgoing)
