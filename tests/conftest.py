@@ -1,11 +1,14 @@
 """Settings for all tests: BLAS at one thread, and where the paper's data sets are."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
+
+import localpower as lp
 
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
@@ -31,3 +34,22 @@ def data_set():
         return path
 
     return find
+
+
+@pytest.fixture(scope="module")
+def _engines():
+    with ExitStack() as stack:
+        found = {}
+
+        def connected(name):
+            if name not in found:
+                found[name] = stack.enter_context(lp.connect(name))
+            return found[name]
+
+        yield connected
+
+
+@pytest.fixture
+def engine(request, _engines):
+    """The engine of this name; a module's tests share its processes."""
+    return _engines(request.param)

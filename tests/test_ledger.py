@@ -22,7 +22,7 @@ def triangles(width, sizes=SIZES):
     return sum(min(s, width) * width for s in sizes)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, indirect=True)
 @pytest.mark.parametrize("itemsize", [4, 8])
 @pytest.mark.parametrize(
     ("options", "up_per_round"),
@@ -71,7 +71,7 @@ def test_one_shot_moves_one_round():
     assert words(ledger, "iterate") == (M * D * K, 2 * M * D * K)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, indirect=True)
 def test_one_shot_baselines_send_the_vectors_that_a_shard_has(engine):
     vectors = sum(min(s, K) for s in SIZES)
     for method, extra in (("uda", 0), ("aligned_average", 0), ("wda", vectors)):
@@ -87,7 +87,7 @@ def test_one_shot_baselines_send_the_vectors_that_a_shard_has(engine):
             assert result.basis.itemsize == itemsize
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, indirect=True)
 def test_randomised_svd(engine):
     result = lp.svd(BLOCKS, K, method="dr_svd", engine=engine, rng=0)
     ledger = result.ledger

@@ -279,7 +279,7 @@ def rows():
         rng.standard_normal((120, 120)))[0])  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["inline", "processes:2"])
+@pytest.mark.parametrize("engine", ["inline", "processes:2"], indirect=True)
 @pytest.mark.parametrize("method", ["dpi", "block_krylov", "local_ritz", "local_power"])
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 def test_rounded_messages_lose_nothing(rows, wire, method, engine):

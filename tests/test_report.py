@@ -112,7 +112,7 @@ def test_scores_are_drawn_evenly_and_agree_with_the_left_vectors(monkeypatch):
 # Times
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, indirect=True)
 def test_every_engine_tells_how_long_its_shards_took(engine):
     result = lp.svd(A, 3, method="local_ritz", workers=6, engine=engine, rng=0)
     rounds = result.run["timeline"]["rounds"]

@@ -268,7 +268,7 @@ def test_temporary_files_of_a_partition_are_gone_with_it(source):
     assert not os.path.exists(piece.path if isinstance(piece, Stored) else piece.data.path)
 
 
-@pytest.mark.parametrize("engine", ["inline", "processes:2"])
+@pytest.mark.parametrize("engine", ["inline", "processes:2"], indirect=True)
 @pytest.mark.parametrize("how", ["contiguous", "shuffled", "label", "dirichlet:0.3"])
 def test_left_vectors_of_files_are_in_the_order_of_the_file(large, source, how, engine):
     X, _ = large

@@ -149,7 +149,7 @@ def stream(kind="dense", count=20):
         yield KINDS[kind](rng.standard_normal((4096, 32)))
 
 
-@pytest.mark.parametrize("engine", ["inline", "processes:2"])
+@pytest.mark.parametrize("engine", ["inline", "processes:2"], indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_larger_than_memory_goes_through_files_that_are_gone_after_the_run(
     scratch, engine, kind
