@@ -55,6 +55,12 @@ def _library() -> Any:
 
 
 LIBRARY = _library()
+
+# glibc hands freed blocks back to the system at once, and every round faults its arrays in anew,
+# which may take longer than to fill them. Up to the largest block that it has seen freed, 32 MiB at
+# most, it keeps them instead: so let it see one, that is never touched.
+np.empty((1 << 25) - (1 << 14), np.uint8)
+
 BLOCK_BYTES = (4 if LIBRARY else 1) << 20  # rows that are multiplied and summed together
 
 
