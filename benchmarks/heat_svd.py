@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 import localpower as lp
 
 VISION = ("torchvision", "torchvision.datasets", "torchvision.transforms")
-FIELDS = ("rows", "columns", "ranks", "what", "seconds", "sine", "ratio_to_ours", "version")
+FIELDS = ("rows", "columns", "ranks", "what", "seconds", "sine", "ratio_to_ours", "seed", "version")
 
 
 def heat() -> Any:
@@ -107,7 +107,8 @@ def main() -> None:
         found.append({
             "rows": o.rows * comm.size, "columns": o.columns, "ranks": comm.size, "what": name,
             "seconds": round(seconds, 4), "sine": f"{sines[name]:.1e}",
-            "ratio_to_ours": round(seconds / first, 2), "version": lp.__version__,
+            "ratio_to_ours": round(seconds / first, 2), "seed": o.seed,
+            "version": lp.__version__,
         })  # fmt: skip
     if o.output:
         with open(o.output, "w", newline="", encoding="utf-8") as stream:

@@ -1,6 +1,7 @@
 """SVD of cached Spark rows: ours beside `RowMatrix.computeSVD`, at the same true accuracy.
 
-    python benchmarks/spark_matrix.py [--rows 15000] [--columns 100 80] [--rank 10] [--repeat 3]
+    python benchmarks/spark_matrix.py                   # prints a table
+    python benchmarks/spark_matrix.py --columns 400 --output benchmarks/spark_matrix.csv
 
 Both get the same rows, Gaussian with a slowly decaying spectrum, cached in the same session: ours
 from an RDD of blocks, Spark's from an RDD of vectors that its Java side has cached too (without
@@ -13,6 +14,7 @@ matrix to ARPACK, which takes a job a product.
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import sys
 import time
@@ -39,7 +41,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-FORMAT = "{:>6} {:>5}  {:<30} {:>6} {:>6} {:>9} {:>8}"
+FORMAT = "{:>6} {:>7}  {:<30} {:>6} {:>6} {:>9} {:>8}"
+FIELDS = ("rows", "columns", "what", "rounds", "jobs", "seconds", "sine")
 
 
 def main() -> None:
@@ -50,19 +53,27 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=10)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", help="CSV file to write")
     options = parser.parse_args()
     builder = SparkSession.builder.master(f"local[{CORES},4]")
     session = builder.config(map=SETTINGS).getOrCreate()
-    print(FORMAT.format("rows", "d", "method", "rounds", "jobs", "seconds", "error"))
+    print(FORMAT.format(*FIELDS))
+    found: list[tuple[Any, ...]] = []
     try:
         for columns in options.columns:
-            compare(session, options, columns)
+            found += compare(session, options, columns)
     finally:
         session.stop()
+    if options.output:
+        with open(options.output, "w", newline="", encoding="utf-8") as stream:
+            table = csv.writer(stream)
+            table.writerow([*FIELDS, "seed", "version"])
+            table.writerows([*row, options.seed, lp.__version__] for row in found)
 
 
-def compare(session: Any, options: argparse.Namespace, columns: int) -> None:
-    """Run both on one matrix, and print a line for each and their ratio."""
+def compare(session: Any, options: argparse.Namespace, columns: int) -> list[tuple[Any, ...]]:
+    """Run both on one matrix; print a line for each and their ratio, and return the lines."""
+    lines: list[tuple[Any, ...]] = []
     context, rank = session.sparkContext, options.rank
     rng = np.random.default_rng(options.seed)
     X = rng.standard_normal((options.rows, columns)) * 0.97 ** np.arange(columns)
@@ -81,6 +92,7 @@ def compare(session: Any, options: argparse.Namespace, columns: int) -> None:
     def line(name: str, rounds: Any, count: int, seconds: float, error: float) -> None:
         values = options.rows, columns, name, rounds, count, f"{seconds:.2f}", f"{error:.0e}"
         print(FORMAT.format(*values), flush=True)
+        lines.append(values)
 
     vectors = context.parallelize([DenseVector(row) for row in X], CORES).cache()
     matrix = RowMatrix(vectors)
@@ -108,6 +120,7 @@ def compare(session: Any, options: argparse.Namespace, columns: int) -> None:
         print(f"{'':>14} computeSVD takes {theirs / ours:.2f} times as long", flush=True)
     blocks.unpersist()
     vectors.unpersist()
+    return lines
 
 
 if __name__ == "__main__":

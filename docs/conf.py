@@ -107,6 +107,34 @@ METHODS = ("dpi", "local_power p=4", "local_power halving", "local_power adaptiv
            "block_lanczos", "block_krylov", "local_ritz", "gram")  # fmt: skip
 
 
+def _clusters() -> str:
+    """Ours beside what comes with an engine: how often it went over the data, seconds, and sine."""
+    lines = ["| | | passes or jobs | seconds | sine |", "|---|---|---|---|---|"]
+    for engine, often in (("dask_array", "passes"), ("spark_matrix", "jobs"), ("heat_svd", "")):
+        for row in _measured(f"{engine}.csv"):
+            cells = row["what"], row.get(often, ""), row["seconds"], f"{float(row['sine']):.0e}"
+            lines.append(f"| {TITLES[engine].format(**row)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+TITLES = {
+    "dask_array": "Dask, {gigabytes} GB",
+    "spark_matrix": "Spark, {rows} × {columns}",
+    "heat_svd": "MPI, {rows} × {columns}",
+}
+
+
+def _engines() -> str:
+    """What a round costs on each engine, against a bare one."""
+    lines = ["| | message | ours, ms | bare, ms | ratio |", "|---|---|---|---|---|"]
+    for row in _measured("engines.csv"):
+        if row["ratio"]:
+            size = int(row["d"]) * int(row["r"]) * 8 / 1e6
+            numbers = " | ".join(f"{float(row[key]):.3g}" for key in ("ours_ms", "bare_ms"))
+            lines.append(f"| {row['engine']} | {size:.2g} MB | {numbers} | {row['ratio']} |")
+    return "\n".join(lines)
+
+
 def _certificates() -> str:
     """How often certificates said too little."""
     rows = _measured("certificates.csv")
@@ -141,6 +169,8 @@ myst_substitutions = {
     "moved": _rounds("bytes", 1e6),
     "certificates": _certificates(),
     "kills": _kills(),
+    "clusters": _clusters(),
+    "engines": _engines(),
 }
 
 

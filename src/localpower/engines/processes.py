@@ -60,7 +60,7 @@ class Channel:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._to, self._from = self.process.stdin, self.process.stdout
-        self._folder = os.getcwd()  # that paths are relative to
+        self._folder = os.stat(".")  # that paths are relative to
         self.shards: list[int] = []
         self.waiting = 0  # replies that were asked for and not taken
         self.late = False
@@ -100,7 +100,8 @@ class Channel:
     def idle(self) -> bool:
         """Whether the worker can take other shards: it is here, and has nothing left to say."""
         ended = self.process.poll() is not None or self.error is not None
-        return not (ended or self.late or self.waiting) and self._folder == os.getcwd()
+        here = os.path.samestat(self._folder, os.stat("."))
+        return here and not (ended or self.late or self.waiting)
 
     def drained(self, until: float) -> bool:
         """Take and forget what is still to come; tell whether the worker can be used again."""
