@@ -45,10 +45,11 @@ SPELT = {"rng": "seed"}  # names that are others on the command line
 OPTIONS = (
     *("align_at", "align", "bandwidth", "cache", "checkpoint", "columns", "deadline", "delimiter"),
     *("drop", "dtype", "engine", "flops", "header", "key", "label", "latency", "max_bytes"),
-    *("max_rounds", "max_seconds", "memory", "method", "on_loss", "partition", "proposal", "rank"),
+    *("max_rounds", "max_seconds", "memory", "method", "missing", "on_loss", "partition"),
+    *("proposal", "rank"),
     *("resume", "rng", "scale", "schedule", "steps", "tol", "width", "workers"),
 )
-READING = ("columns", "drop", "label", "header", "delimiter", "key")  # as a model remembers
+READING = "columns", "drop", "label", "header", "delimiter", "key", "missing"  # a model has them
 RANK = "{rank}"  # in a path: the number of this process in an MPI job
 
 
@@ -228,6 +229,7 @@ def _rows(options: argparse.Namespace, display: Progress, n_features: int = 0) -
         delimiter=options.delimiter,
         dtype=options.dtype,
         key=options.key,
+        missing=options.missing,
         n_features=n_features,
         memory=options.memory,
         cache=options.cache,
@@ -804,6 +806,8 @@ def _add_reading(command: Parser, data: str = "data") -> None:
     rare(group, "--header", action=argparse.BooleanOptionalAction,
          help="whether the first line of text is names (found out)")  # fmt: skip
     rare(group, "--delimiter", metavar="C", help="what separates fields of text (found out)")
+    rare(group, "--missing", choices=["drop"], metavar="HOW",
+         help="drop: leave out rows of text in which a value is missing")  # fmt: skip
     rare(group, "--key", metavar="NAME", help="which array of an HDF5, Zarr or npz file")
     rare(group, "--dtype", choices=["float32", "float64"], metavar="T", help="float32 or float64")
     rare(group, "--cache", metavar="FOLDER", help="keep what was parsed here for the next time")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import localpower as lp
 from localpower.core.errors import DataError
 from localpower.data import csv, text
 from localpower.data.blocks import Options
@@ -216,11 +217,43 @@ def test_labels_are_numbers_or_text(write, parser, monkeypatch, column, expected
     np.testing.assert_array_equal(read(path, label=0), [[1, 2]] * 3)
 
 
+GAPS = "a,y,b\n1,p,2\n,q,3\n4,r,NA\n5,,6\n7,s,?\n8,t,9\n"
+
+
+@pytest.mark.parametrize("chunk", [8, text.CHUNK])
+def test_rows_with_gaps_are_left_out_if_asked_for_and_that_is_told(
+    write, parser, monkeypatch, chunk
+):
+    monkeypatch.setattr(text, "CHUNK", chunk)
+    path = write(GAPS)
+    with pytest.warns(lp.DataHint, match="3 of 6 rows are left out, as values are missing"):
+        np.testing.assert_array_equal(
+            read(path, label="y", missing="drop"), [[1, 2], [5, 6], [8, 9]]
+        )
+    with pytest.warns(lp.DataHint, match="3 of 6"):
+        np.testing.assert_array_equal(labels(path, label="y", missing="drop"), ["p", "", "t"])
+    with pytest.warns(lp.DataHint, match="1 of 6"):  # gaps in other columns do not matter
+        assert len(read(path, columns=["a"], missing="drop")) == 5
+    with pytest.raises(lp.DataError, match="'four' is not a number"):
+        read(write("a,b\n1,2\n,3\n3,four\n"), missing="drop")
+    with pytest.raises(lp.DataError, match="missing in each of its 2 rows"):
+        read(write("a,b\n1,\n,3\n"), header=True, missing="drop")
+
+
+def test_no_other_data_take_missing(tmp_path):
+    np.save(tmp_path / "rows.npy", np.eye(3))
+    for data in (np.eye(3), tmp_path / "rows.npy", [np.eye(3), np.eye(3)]):
+        with pytest.raises(lp.DataError, match="missing='drop' is for CSV and other text"):
+            lp.read(data, missing="drop")
+    with pytest.raises(ValueError, match="missing='mean' is not known"):
+        lp.read(np.eye(3), missing="mean")
+
+
 BAD = {
     "ragged, short": ("3,4,5\n6,7\n", {}, "line 4: found 2 fields, expected 3"),
     "ragged, long": ("3,4,5\n6,7,8,9\n", {}, "line 4: found 4 fields, expected 3"),
     "ragged in all": ("3,4\n5,6\n", {"header": True}, "line 3: found 2 fields, expected 3"),
-    "missing": ("3,,5\n", {}, r"line 3, column 'b': the value is missing \(''\); fill it in"),
+    "missing": ("3,,5\n", {}, r"line 3, column 'b': the value is missing \(''\); leave out such"),
     "missing, NA": ("3,4, NA\n", {}, r"line 3, column 'c': the value is missing \(' NA'\)"),
     "missing, nan": ("3,4,5\nnan,7,8\n", {}, r"line 4, column 'a': the value is missing"),
     "null": ("3,null,5\n", {}, r"line 3, column 'b': the value is missing"),
@@ -306,10 +339,11 @@ def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(
     chosen = list(range(count - label)) if count > 1 else [0]
     taken = count - 1 if label and count > 1 else None
     dtype = np.dtype(np.float32 if narrow else np.float64)
-    layout = csv.Layout(write(""), ",", None, 0, count, chosen, taken, dtype)
+    layout = csv.Layout(write(""), ",", None, 0, count, chosen, taken, dtype, narrow)
     fast = csv._parse_fast(content.encode(), layout)
     if fast is not None:
-        slow = csv._parse_lines(Chunk(1, content.encode()), layout)
+        slow, left = csv._parse_lines(Chunk(1, content.encode()), layout)
+        assert left == 0
         np.testing.assert_array_equal(fast[0].view(np.int32), slow[0].view(np.int32))
         assert fast[0].dtype == slow[0].dtype
         if taken is not None:

@@ -35,6 +35,8 @@ class Options:
         Which array of a file that holds several.
     zero_based : bool, optional
         Whether svmlight indices count from 0; found out by default.
+    missing : str, optional
+        ``"drop"`` leaves out the rows of text in which a value is missing.
     """
 
     columns: Sequence[str | int] | None = None
@@ -45,6 +47,7 @@ class Options:
     dtype: str | None = None
     key: str | None = None
     zero_based: bool | None = None
+    missing: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.errors import DataError
+from localpower.core.errors import DataError, DataHint, warn
 from localpower.core.kernels import fields
 from localpower.data.blocks import Block, Options, choose
 from localpower.data.text import Chunk, arrow, count_lines, parse_in_order, read_chunks, show
@@ -30,7 +30,7 @@ SAMPLE, SAMPLE_SIZE = 50, 1 << 16  # lines and characters from which the layout 
 MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "?", "-"}
 NO_ROW = re.compile(rb"(?m)^(?:#.*)?\n")
 
-Parsed = tuple[NDArray[Any], NDArray[Any] | None]
+Parsed = tuple[NDArray[Any], NDArray[Any] | None]  # rows, and their labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Layout:
     chosen: list[int]
     label: int | None
     dtype: np.dtype[Any]
+    gaps: bool  # whether rows with missing values are left out
 
     def called(self, number: int) -> str | int:
         """What a user calls the column."""
@@ -59,11 +60,18 @@ def read_csv(path: Path, options: Options) -> Iterator[Block]:
     """
     layout = _layout(path, options)
     taken = layout.names and tuple(layout.names[number] for number in layout.chosen)
-    rows = 0
-    for block, labels in parse_in_order(partial(_parse, layout=layout), read_chunks(path)):
-        rows += len(block)
+    rows = left = 0
+    for (block, labels), gaps in parse_in_order(partial(_parse, layout=layout), read_chunks(path)):
+        rows, left = rows + len(block), left + gaps
         if len(block):
             yield Block(block, labels, taken)
+    if left and not rows:
+        raise DataError(
+            f"{path}: a value is missing in each of its {left} rows; leave out columns in which "
+            "values are missing with drop=[…]"
+        )
+    if left:
+        warn(f"{path}: {left} of {left + rows} rows are left out, as values are missing", DataHint)
     if not rows:
         raise DataError(
             f"{path}: there is no row below the header, line {layout.header}; say header=False if "
@@ -88,7 +96,8 @@ def _layout(path: Path, options: Options) -> Layout:
         raise DataError(f"{path}: no column is left of {len(first)}; drop fewer, or take others")
     dtype = np.dtype(np.float32 if options.dtype == "float32" else np.float64)
     header = number if has_names else 0
-    layout = Layout(path, delimiter, names, header, len(first), chosen, label, dtype)
+    gaps = options.missing == "drop"
+    layout = Layout(path, delimiter, names, header, len(first), chosen, label, dtype, gaps)
     _refuse_text(layout, sample[1:] if has_names else sample)
     return layout
 
@@ -256,9 +265,11 @@ def _remedy(field: str, columns: str) -> str:
 # The rows
 
 
-def _parse(chunk: Chunk, layout: Layout) -> Parsed:
+def _parse(chunk: Chunk, layout: Layout) -> tuple[Parsed, int]:
+    """Return what is in a chunk, and how many rows were left out."""
     chunk = _below(chunk, layout.header)
-    return _parse_fast(chunk.data, layout) or _parse_lines(chunk, layout)
+    parsed = _parse_fast(chunk.data, layout)
+    return _parse_lines(chunk, layout) if parsed is None else (parsed, 0)
 
 
 def _below(chunk: Chunk, header: int) -> Chunk:
@@ -378,9 +389,10 @@ def _labels(fields: list[str]) -> NDArray[Any]:
     return np.array(numbers, dtype=np.float64)
 
 
-def _parse_lines(chunk: Chunk, layout: Layout) -> Parsed:
+def _parse_lines(chunk: Chunk, layout: Layout) -> tuple[Parsed, int]:
     values: list[list[float]] = []
     labels: list[str] = []
+    left = 0
     for number, line in _rows(chunk):
         fields = _split(line, layout.delimiter, layout.path, number)
         if len(fields) != layout.count:
@@ -389,11 +401,14 @@ def _parse_lines(chunk: Chunk, layout: Layout) -> Parsed:
                 f"{layout.count} as in the first line; fill in or quote what is missing, or say "
                 f"delimiter=… if fields are not cut at {layout.delimiter!r}"
             )
+        if layout.gaps and any(_is_missing(fields[j]) for j in layout.chosen):
+            left += 1
+            continue
         values.append([_value(fields[j], j, number, layout) for j in layout.chosen])
         if layout.label is not None:
             labels.append(fields[layout.label])
     rows = np.array(values, dtype=layout.dtype).reshape(-1, len(layout.chosen))
-    return rows, None if layout.label is None else _labels(labels)
+    return (rows, None if layout.label is None else _labels(labels)), left
 
 
 def _value(field: str, column: int, line: int, layout: Layout) -> float:
@@ -405,8 +420,8 @@ def _value(field: str, column: int, line: int, layout: Layout) -> float:
     where = f"{layout.path}, line {line}, column {called!r}"
     if _is_missing(field):
         raise DataError(
-            f"{where}: the value is missing ({show(field)}); fill it in, or remove the row or, "
-            f"with drop=[{called!r}], the column"
+            f"{where}: the value is missing ({show(field)}); leave out such rows with "
+            f"missing='drop', or the column with drop=[{called!r}], or fill it in"
         )
     if value is not None:
         raise DataError(

@@ -134,6 +134,7 @@ def read(
     dtype: str | None = None,
     key: str | None = None,
     zero_based: bool | None = None,
+    missing: str | None = None,
     n_features: int = 0,
     memory: int | str | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -160,6 +161,8 @@ def read(
         Which array of an HDF5, Zarr or ``.npz`` file.
     zero_based : bool, optional
         Whether svmlight indices count from 0; by default if a 0 occurs in any of the files.
+    missing : {"drop"}, optional
+        Leave out the rows of CSV in which a value is missing. By default that is an error.
     n_features : int
         Columns at least, for svmlight text that does not name the last ones.
     memory : int or str, optional
@@ -184,7 +187,9 @@ def read(
     """
     if dtype not in (None, "float32", "float64"):
         raise ValueError(f"dtype={dtype!r} is not known: take 'float32' or 'float64'")
-    options = Options(columns, drop, label, header, delimiter, dtype, key, zero_based)
+    if missing not in (None, "drop"):
+        raise ValueError(f"missing={missing!r} is not known: take 'drop', or leave it out")
+    options = Options(columns, drop, label, header, delimiter, dtype, key, zero_based, missing)
     return open_source(data, n_features, options, memory, cache, labels=labels)
 
 
@@ -333,6 +338,11 @@ def _is_zarr(path: Path) -> bool:
 
 def _table(data: Any, name: str, options: Options, room: Room) -> Table:
     """Take one file or object in."""
+    if options.missing is not None and not (is_path(data) and _format(Path(data)) == "csv"):
+        raise DataError(
+            f"{name}: missing={options.missing!r} is for CSV and other text; leave out such rows "
+            "before, as with dropna() of a data frame"
+        )
     if is_path(data):
         return _file(Path(data), options, room)
     if is_frame(data):
@@ -496,7 +506,7 @@ def _check_widths(names: Sequence[str], tables: Sequence[Table]) -> None:
 
 def _whose_options(text: str) -> str:
     """Say where the options are given that a message names."""
-    named = re.findall(r"\b(columns|drop|label|header|delimiter|key)=", text)
+    named = re.findall(r"\b(columns|drop|label|header|delimiter|key|missing)=", text)
     options = " and ".join(f"{name}=" for name in dict.fromkeys(named))
     return f" (give {options} to localpower.read, and what it returns as data)" if named else ""
 
