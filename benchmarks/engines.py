@@ -7,8 +7,8 @@ A round of ours is a product with one row per shard: all there is to it is to se
 workers and to bring the products back, with the ledger, the checks of replies and the sum in a
 fixed order. A bare round moves arrays of the same size with the engine's own means, in the way its
 manual shows: a pipe to every process, futures and `gather`, one `put` and actors, a broadcast
-variable and a job, `Bcast` and `Gather`. Both are run in turns on the same cluster; their medians
-are compared.
+variable and a job, `Bcast` and `Gather`. Both are run in turns on the same cluster. The ratio is
+that of their medians, ours less the `work`, the time that the slower shard took for its product.
 
 For Dask, the bytes of the ledger are compared with what went over the loopback interface: a basis
 reaches every worker once, the first by way of the scheduler, which is a copy more than the ledger
@@ -40,8 +40,8 @@ from localpower.engines.wrappers import Metered, Tolerant
 SIZES = ((1000, 10), (20_000, 15))  # (d, r): 80 kB and 2.4 MB
 WORKERS = 2
 Round = Callable[[], Any]
-FIELDS = ("engine", "d", "r", "workers", "rounds", "ours_ms", "bare_ms", "ratio", "ledger_bytes",
-          "wire_bytes", "version")  # fmt: skip
+FIELDS = ("engine", "d", "r", "workers", "rounds", "ours_ms", "work_ms", "bare_ms", "ratio",
+          "ledger_bytes", "wire_bytes", "version")  # fmt: skip
 
 
 def placed(engine: Any, d: int, workers: int) -> Metered:
@@ -56,13 +56,19 @@ def our_round(engine: Metered, Z: np.ndarray) -> Round:
     return lambda: engine.sum(PowerSteps(Z, 1)).product
 
 
+def work_of(engine: Metered) -> list[float]:
+    """Seconds that the slowest shard took in each round."""
+    rounds = engine.timeline["rounds"]
+    return [entry["slowest"][0][0] for entry in rounds if entry["task"] == "PowerSteps"]
+
+
 def echo(pipe: Any) -> None:
     while message := pipe.recv_bytes():
         pipe.send_bytes(message)
 
 
 @contextmanager
-def processes(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
+def processes(Z: np.ndarray, workers: int) -> Iterator[tuple[Metered, Round]]:
     spawn = multiprocessing.get_context("spawn")
     pipes, children = [], []
     for _ in range(workers):
@@ -77,7 +83,7 @@ def processes(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
         return sum(np.frombuffer(pipe.recv_bytes()).reshape(Z.shape) for pipe in pipes)
 
     with lp.connect(f"processes:{workers}") as engine:
-        yield our_round(placed(engine, len(Z), workers), Z), bare
+        yield placed(engine, len(Z), workers), bare
     for pipe, child in zip(pipes, children, strict=True):
         pipe.send_bytes(b"")
         child.join()
@@ -88,9 +94,9 @@ def same(_: Any, Z: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def dask(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
+def dask(Z: np.ndarray, workers: int) -> Iterator[tuple[Metered, Round]]:
     with lp.connect(f"dask:{workers}") as engine:
-        ours = our_round(placed(engine, len(Z), workers), Z)
+        ours = placed(engine, len(Z), workers)
         client = engine.client
         on = [{"resources": {f"localpower-{i}": 1}} for i in range(workers)]
         rows = [client.submit(same, None, np.zeros(1), pure=False, **on[i]) for i in range(workers)]
@@ -105,7 +111,7 @@ def dask(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
 
 
 @contextmanager
-def ray(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
+def ray(Z: np.ndarray, workers: int) -> Iterator[tuple[Metered, Round]]:
     import ray
 
     class Worker:
@@ -119,13 +125,13 @@ def ray(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
             sent = ray.put(Z)
             return sum(ray.get([actor.same.remote(sent) for actor in actors]))
 
-        yield our_round(placed(engine, len(Z), workers), Z), bare
+        yield placed(engine, len(Z), workers), bare
 
 
 @contextmanager
-def spark(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
+def spark(Z: np.ndarray, workers: int) -> Iterator[tuple[Metered, Round]]:
     with lp.connect(f"spark:{workers}") as engine:
-        ours = our_round(placed(engine, len(Z), workers), Z)
+        ours = placed(engine, len(Z), workers)
         context = engine._context
         rows = context.parallelize(range(workers), workers).cache()
 
@@ -138,9 +144,9 @@ def spark(Z: np.ndarray, workers: int) -> Iterator[tuple[Round, Round]]:
         yield ours, bare
 
 
-def turns(ours: Round, bare: Round, count: int) -> tuple[float, float]:
-    """Median milliseconds of both, run in turns."""
-    seconds: list[list[float]] = [[], []]
+def turns(engine: Metered, Z: np.ndarray, bare: Round, count: int) -> list[float]:
+    """Median milliseconds of ours, of the work in it, and of the bare round, run in turns."""
+    ours, seconds = our_round(engine, Z), ([], [])
     for _ in range(3):
         ours(), bare()
     for _ in range(count):
@@ -148,7 +154,7 @@ def turns(ours: Round, bare: Round, count: int) -> tuple[float, float]:
             start = time.perf_counter()
             once()
             taken.append(time.perf_counter() - start)
-    return 1e3 * median(seconds[0]), 1e3 * median(seconds[1])
+    return [1e3 * median(each) for each in (seconds[0], work_of(engine), seconds[1])]
 
 
 def on_ranks() -> None:
@@ -161,7 +167,7 @@ def on_ranks() -> None:
         Z = basis(d, r)
         parts = np.empty((size, d, r)) if rank == 0 else None
         count = rounds_for("mpi", d)
-        taken: list[list[float]] = [[], []]
+        taken: list[list[float]] = [[], [], []]
 
         def bare(Z: np.ndarray = Z, parts: Any = parts) -> Any:
             comm.Bcast(Z)
@@ -173,11 +179,12 @@ def on_ranks() -> None:
             if rank:
                 engine.serve()
             else:
-                ours = our_round(placed(engine, d, size), Z)
-                once(ours, count // 10, taken[0] if batch > 1 else [])
+                metered = placed(engine, d, size)
+                once(our_round(metered, Z), count // 10, taken[0] if batch > 1 else [])
+                taken[1] += work_of(metered)
             engine.close()
             comm.Barrier()
-            once(bare, count // 10, taken[1] if batch > 1 else [])
+            once(bare, count // 10, taken[2] if batch > 1 else [])
         if rank == 0:
             print(d, r, size, len(taken[0]), *(1e3 * median(each) for each in taken), flush=True)
 
@@ -204,21 +211,20 @@ def measured(name: str, workers: int) -> Iterator[dict[str, Any]]:
                    sys.executable, __file__, "--rank"]  # fmt: skip
         told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         for line in told.splitlines():
-            d, r, ranks, rounds, ours_ms, bare_ms = line.split()
-            yield row(name, int(d), int(r), int(ranks), int(rounds), float(ours_ms), float(bare_ms))
+            counts, times = line.split()[:4], line.split()[4:]
+            yield row(name, *map(int, counts), *map(float, times))
         return
     for d, r in SIZES:
         Z, count = basis(d, r), rounds_for(name, d)
-        with globals()[name](Z, workers) as (ours, bare):
-            yield row(name, d, r, workers, count, *turns(ours, bare, count))
+        with globals()[name](Z, workers) as (engine, bare):
+            yield row(name, d, r, workers, count, *turns(engine, Z, bare, count))
 
 
-def row(
-    name: str, d: int, r: int, workers: int, rounds: int, ours_ms: float, bare_ms: float
-) -> dict[str, Any]:
+def row(name: str, d: int, r: int, workers: int, rounds: int, *times: float) -> dict[str, Any]:
+    ours, work, bare = times
     return {"engine": name, "d": d, "r": r, "workers": workers, "rounds": rounds,
-            "ours_ms": round(ours_ms, 3), "bare_ms": round(bare_ms, 3),
-            "ratio": round(ours_ms / bare_ms, 2)}  # fmt: skip
+            "ours_ms": round(ours, 3), "work_ms": round(work, 3), "bare_ms": round(bare, 3),
+            "ratio": round((ours - work) / bare, 2)}  # fmt: skip
 
 
 def moved(workers: int, rounds: int = 20) -> dict[str, Any]:
@@ -252,11 +258,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         on_ranks()
         return
     found = []
-    print(f"{'engine':<10} {'d':>6} {'r':>3} {'ours':>9} {'bare':>9}  ratio")
+    print(f"{'engine':<10} {'d':>6} {'r':>3} {'ours':>9} {'work':>9} {'bare':>9}  ratio")
     for name in o.engines:
         for each in measured(name, o.workers):
             found.append(each)
             print(f"{name:<10} {each['d']:>6} {each['r']:>3} {each['ours_ms']:>6.2f} ms "
+                  f"{each['work_ms']:>6.2f} ms "
                   f"{each['bare_ms']:>6.2f} ms {each['ratio']:>6.2f}", flush=True)  # fmt: skip
     if "dask" in o.engines:
         found.append(bytes_of := moved(8))
