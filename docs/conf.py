@@ -112,13 +112,15 @@ def _clusters() -> str:
     lines = ["| | | passes or jobs | seconds | sine |", "|---|---|---|---|---|"]
     for engine, often in (("dask_array", "passes"), ("spark_matrix", "jobs"), ("heat_svd", "")):
         for row in _measured(f"{engine}.csv"):
-            cells = row["what"], row.get(often, ""), row["seconds"], f"{float(row['sine']):.0e}"
+            count = f"{float(row[often]):.3g}" if often else ""
+            took, sine = f"{float(row['seconds']):.3g}", f"{float(row['sine']):.0e}"
+            cells = row["what"], count, took, sine
             lines.append(f"| {TITLES[engine].format(**row)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 TITLES = {
-    "dask_array": "Dask, {gigabytes} GB",
+    "dask_array": "Dask, {gigabytes} GB, {blocks} blocks",
     "spark_matrix": "Spark, {rows} × {columns}",
     "heat_svd": "MPI, {rows} × {columns}",
 }

@@ -177,14 +177,15 @@ def _shards(axes: Any, result: Fitted, rows: Rows) -> None:
     unlike = rows.unlike
     assert isinstance(unlike, Unlike)
     numbers, most = np.arange(len(unlike.etas)), unlike.farthest
-    colours = [ORANGE if number == most else BLUE for number in numbers]
+    colours = [ORANGE if number == most and unlike.stands_out else BLUE for number in numbers]
     if len(numbers) <= MOST_BARS:
         axes.bar(numbers, unlike.etas, color=colours)
     else:
         axes.scatter(numbers, unlike.etas, s=8, color=colours)
     axes.xaxis.get_major_locator().set_params(integer=True)
     about = "≈ " if unlike.error else ""
-    axes.set(title=f"Shard {most} differs most: η {about}{unlike.etas[most]:.2g}", xlabel="shard",
+    verb = "stands out" if unlike.stands_out else "differs most"
+    axes.set(title=f"Shard {most} {verb}: η {about}{unlike.etas[most]:.2g}", xlabel="shard",
              ylabel="η: 0 is like the whole")  # fmt: skip
 
 

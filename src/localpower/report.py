@@ -41,6 +41,7 @@ from localpower.overview import (
 
 MOST_BARS = 64  # shards that get a bar each
 HEAVY = 5  # columns that are named for a component
+TOLD = 42  # characters, with blanks to the longest, of names that fit below a picture
 LONG, NARROW = 60, 14  # characters of a name that are shown, and that fit a narrow column
 FLOOR = 1e-17  # where an error of zero is drawn
 AXES = {
@@ -487,6 +488,8 @@ def _heat(V: Array, names: Sequence[str]) -> str:
     shown = np.take_along_axis(V, heaviest, axis=1)
     many = f", the heaviest of each {len(parts[0])} side by side" if d > len(parts) else ""
     places = [(t * len(parts) / d, f"{t:,}") for t in overview.counts(0, d - 1)]
+    if names[0] != "column 0" and d * max(map(len, names)) <= TOLD:
+        places = list(enumerate(names))
     x = Axis(-0.5, len(parts) - 0.5, places, f"column{many}")
     y = Axis(-k, 0, [(-i - 0.5, str(i + 1)) for i in range(k)], "component")
     image = (
@@ -595,20 +598,19 @@ def _shards(unlike: Unlike | str) -> str:
     y = linear(0.0, max(float(np.nanmax(etas)), 1e-12) * 1.05, "η: 0 is like the whole")
     shown = sorted({*evenly(m, MOST_ROUNDS), most})
     shown = [i for i in shown if np.isfinite(etas[i])]
-    colours = {i: "orange" if i == most else "blue" for i in shown}
+    colours = {i: "orange" if i == most and unlike.stands_out else "blue" for i in shown}
     if m <= MOST_BARS:
         inside = "".join(_column(x, y, i, 0.0, etas[i], colours[i]) for i in shown)
     else:
         places = np.array([(i, etas[i]) for i in shown])
         inside = _cloud(x, y, places, "blue", "dots")
-        inside += _cloud(x, y, places[[i == most for i in shown]], "orange", "dots")
+        inside += _cloud(x, y, places[[colours[i] == "orange" for i in shown]], "orange", "dots")
     marks = [Mark(i, None, f"{_named(unlike, i)}\nη = {etas[i]:.3g}") for i in shown]
-    verb = "stands out" if unlike.stands_out else "differs most"
-    text = (
-        f"{_named(unlike, most)} {verb}: its η is {etas[most]:.3g}, and the median of the others "
-        f"{unlike.median:.3g}."
-    )
-    text = text[0].upper() + text[1:]
+    name = _named(unlike, most)
+    text = f"No shard stands out: η is at most {etas[most]:.3g}, that of {name}."
+    if unlike.stands_out:
+        text = f"{name[0].upper()}{name[1:]} stands out: its η is {etas[most]:.3g}, and the median "
+        text += f"of the others {unlike.median:.3g}."
     how = (
         "η of a shard is ‖M′ − M‖/‖M‖, where M is the mean of outer products of all rows, as they "
         "entered the factorisation, and M′ that of the shard's. With many local steps the error "
