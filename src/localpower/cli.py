@@ -793,8 +793,8 @@ def _add_reading(command: Parser, data: str = "data") -> None:
         data,
         metavar="DATA",
         nargs="+",
-        help="csv, tsv, npy, npz, svmlight, parquet, arrow, zarr, hdf5; of several files, a "
-        "folder or a glob each is a shard"
+        help="csv, tsv, npy, npz, svmlight, parquet, arrow, zarr, hdf5; of a folder or a glob each "
+        "file is a shard"
         if data == "data"
         else "the rows that were fitted, as fit takes them",
     )
