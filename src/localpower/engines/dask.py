@@ -365,8 +365,18 @@ class Dask(Engine):
                     raise WorkerLate(f"Dask did not answer within {self.deadline:g} s")
                 if home and home not in self._workers():
                     raise WorkerLost(f"Dask worker {home} is gone; {REMEDY}")
+        except OSError:
+            self._let_notice(home)
+            raise
         finally:
             promise.cancel()
+
+    def _let_notice(self, home: str) -> None:
+        """Wait until the scheduler knows that a worker is gone, too: it would be taken again."""
+        end = monotonic() + ANSWER
+        with suppress(OSError):
+            while home and home in self._workers() and monotonic() < end:
+                sleep(0.05)
 
     @property
     def _loop(self) -> Any:
