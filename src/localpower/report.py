@@ -488,7 +488,7 @@ def _heat(V: Array, names: Sequence[str]) -> str:
     shown = np.take_along_axis(V, heaviest, axis=1)
     many = f", the heaviest of each {len(parts[0])} side by side" if d > len(parts) else ""
     places = [(t * len(parts) / d, f"{t:,}") for t in overview.counts(0, d - 1)]
-    if names[0] != "column 0" and d * max(map(len, names)) <= TOLD:
+    if d * max(map(len, names)) <= TOLD:
         places = list(enumerate(names))
     x = Axis(-0.5, len(parts) - 0.5, places, f"column{many}")
     y = Axis(-k, 0, [(-i - 0.5, str(i + 1)) for i in range(k)], "component")

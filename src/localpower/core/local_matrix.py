@@ -144,11 +144,9 @@ class LocalMatrix:
                 continue
             G += (block.T @ block).toarray()
             if self.shift is not None:
-                cross = np.outer(block.sum(axis=0), self.shift)
-                G -= cross + cross.T - block.shape[0] * np.outer(self.shift, self.shift)
+                _shift_gram(G, block.shape[0], block.mean(axis=0, dtype=np.float64), self.shift)
         if mean is not None and self.shift is not None:
-            cross = self.shape[0] * np.outer(mean - self.shift / 2, self.shift)
-            G -= cross + cross.T
+            _shift_gram(G, self.shape[0], mean, self.shift)
         if isinstance(self.factor, float):
             return np.multiply(G, self.factor**2, out=G)
         G *= self.factor
@@ -235,6 +233,12 @@ def _shifted(block: Array, shift: Array | None) -> Iterator[Array]:
     step = max(16, CACHED // max(1, block.nbytes // max(1, len(block))))
     for start in range(0, len(block), step):
         yield block[start : start + step] - shift
+
+
+def _shift_gram(G: Array, rows: int, mean: Array, shift: Array) -> None:
+    """Make the Gram matrix of rows, whose mean is known, that of the rows less the shift."""
+    cross = rows * np.outer(mean - shift / 2, shift)
+    G -= cross + cross.T
 
 
 def _forward(block: Any, shift: Array | None, Z: Array) -> Array:
