@@ -325,6 +325,31 @@ def test_a_reply_that_does_not_come_is_worker_late_and_heal_ends_the_task(own):
     own.deadline = None
 
 
+def test_a_worker_lost_again_while_dask_looks_for_it_comes_back(own):
+    """Dask looks for a lost worker once more after 15 s; here after 3, and it is lost again."""
+    place(own, A, 3)
+    before = total(own)
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "3s"}):
+        for _ in range(2):
+            nanny = own._cluster.workers[0]
+            os.kill(nanny.pid, signal.SIGKILL)
+            time.sleep(2.4)
+            os.kill(nanny.pid, signal.SIGKILL)
+            own.heal(range(3))
+            assert total(own) == before
+            assert own._cluster.workers[0] is nanny
+
+
+def test_a_worker_that_dask_gives_up_is_replaced(own):
+    place(own, A, 3)
+    before = total(own)
+    nanny = own._cluster.workers[0]
+    own._cluster.sync(nanny.close)  # as after a start that failed
+    own.heal(range(3))
+    assert total(own) == before
+    assert own._cluster.workers[0] is not nanny
+
+
 def test_shards_of_the_users_worker_that_is_killed_are_placed_elsewhere(client):
     with lp.connect(client) as engine:
         place(engine, A, 11)

@@ -34,6 +34,7 @@ from dask.base import is_dask_collection
 from dask.delayed import Delayed, delayed
 from dask.sizeof import sizeof
 from distributed import Client, Future, KilledWorker, Nanny, Scheduler
+from distributed.core import Status
 from distributed.system import MEMORY_LIMIT
 
 from localpower.core.engine import Engine
@@ -60,6 +61,7 @@ ANSWER = 5.0  # seconds in which a shard that is well replies
 SHARE = 0.5  # of the workers' memory, that adopted rows may take
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # not on every system
+ENDED = (Status.closed, Status.failed)
 REMEDY = "if memory ran out, use smaller blocks or more workers, else run again"
 State = tuple[LocalMatrix, Any]  # and the reply of the task that changed it last
 _dask: Any = distributed  # most of it has no types
@@ -294,8 +296,8 @@ class Dask(Engine):
             if silent and self._address is None:
                 lost |= {n for n, home in homes.items() if home & silent}
                 for nanny in [*self._cluster.workers.values()]:
-                    if nanny.worker_address in silent:
-                        os.kill(nanny.pid, KILL)  # the nanny starts it anew
+                    if nanny.worker_address in silent and (pid := nanny.pid):
+                        os.kill(pid, KILL)  # the nanny starts it anew
                 self._await_workers(silent)
             self._seat(sorted(lost), silent)
 
@@ -324,7 +326,9 @@ class Dask(Engine):
     def _start(self) -> Any:
         """Start processes of one thread, each with a resource of its own that shards are pinned to.
 
-        All of it listens on loopback only.
+        All of it listens on loopback only. Workers are named otherwise than in the specification:
+        else Dask looks 15 seconds after a worker was lost whether one of its name is there, and
+        ends for good what is just being started again after another loss.
         """
         files = tempfile.TemporaryDirectory(prefix="localpower-", ignore_cleanup_errors=True)
         folder = self._stack.enter_context(files)
@@ -337,7 +341,7 @@ class Dask(Engine):
             "env": dict.fromkeys(BLAS_THREADS, "1"),
         }
         workers = {
-            i: {"cls": Nanny, "options": options | {"resources": {_resource(i): 1}}}
+            i: {"cls": Nanny, "options": options | {"name": f"{i}", "resources": {_resource(i): 1}}}
             for i in range(self._wanted)
         }
         scheduler = {
@@ -392,10 +396,17 @@ class Dask(Engine):
         """Whether workers are gone that tasks may be waiting for; some are `ended` already."""
         with suppress(OSError):
             there = self._workers().keys() - set(ended)
-            if self._address is None and len(self._cluster.workers) < self._wanted:
-                self._cluster.scale(self._wanted)  # Dask gives up a worker that is killed often
+            self._replace_nannies()
             return len(there) < (self._wanted if self._address is None else 1)
         return True
+
+    def _replace_nannies(self) -> None:
+        """Start others for nannies of ours that ended: they do where a worker cannot be started."""
+        if self._address is None:
+            nannies = self._cluster.workers
+            for name in [name for name, nanny in [*nannies.items()] if nanny.status in ENDED]:
+                del nannies[name]
+                self._cluster.scale(self._wanted)
 
     def _await_workers(self, ended: Collection[str] = ()) -> None:
         end = monotonic() + PATIENCE
