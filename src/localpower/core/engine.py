@@ -51,7 +51,10 @@ class Engine(ABC):
 
     @abstractmethod
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
-        """Run a task on every shard; yield the replies in shard order, or in `order`."""
+        """Run a task on every shard; yield the replies in shard order, or in `order`.
+
+        They are the caller's, to change if it likes.
+        """
 
     def numbers(self, order: Iterable[int] | None = None) -> Sequence[int]:
         """Shard numbers in `order`, by default all of them."""
@@ -93,7 +96,7 @@ class Engine(ABC):
 
     def sum(self, task: Task[R]) -> R:
         """Run a task on every shard and add the replies, always in the same order."""
-        return fold(self.map(task), len(self.rows))
+        return fold(self.map(task), len(self.rows), own=True)
 
     def close(self) -> None:
         """Release the shards and whatever was started for them."""

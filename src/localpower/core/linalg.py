@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
 from itertools import islice
-from operator import add
+from operator import add, iadd
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -180,23 +179,26 @@ def lanczos(
     return values[::-1], vectors[:, ::-1]
 
 
-def fold(items: Iterable[T], count: int) -> T:
+def fold(items: Iterable[T], count: int, own: bool = False) -> T:
     """Add `count` items in one fixed order: in groups of eight, then the groups likewise.
 
     The order depends on `count` alone, so every engine returns the same bits; groups can be added
-    on different workers; and one partial sum per level is all that is held.
+    on different workers; and one partial sum per level is all that is held. With `own`, nobody
+    else holds the items, and the first of a group may become its sum.
     """
     while count > FAN_IN:
-        items, count = _groups(items), -(-count // FAN_IN)
-    return reduce(add, items)
+        items, count, own = _groups(items, own), -(-count // FAN_IN), True
+    (total,) = _groups(items, own)
+    return total
 
 
-def _groups(items: Iterable[T]) -> Iterator[T]:
+def _groups(items: Iterable[T], own: bool) -> Iterator[T]:
     """Add groups; nothing but the sum of the group is held while the next item is made."""
     items = iter(items)
     for total in items:
+        plus: Callable[[T, T], T] = iadd if own else add
         for item in islice(items, FAN_IN - 1):
-            total = add(total, item)
+            total, plus = plus(total, item), iadd
             del item
         yield total
         del total

@@ -128,7 +128,8 @@ class LocalMatrix:
         for block in self._blocks():
             kernel.add(block)
         Y = kernel.result()
-        Y *= self.factor**2 if uniform else np.reshape(self.factor, (-1, 1))
+        if not uniform or self.factor != 1.0:
+            Y *= self.factor**2 if uniform else np.reshape(self.factor, (-1, 1))
         return Y.astype(self.dtype, copy=False)
 
     def gram(self) -> Array:

@@ -6,10 +6,11 @@ up define ``+``. Nothing else crosses between the coordinator and a worker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add, iadd
 from time import perf_counter
-from typing import Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 
@@ -59,8 +60,24 @@ class Scatter(Task[R]):
         return self.tasks[number]
 
 
+class Addend:
+    """What is summed over shards: into a new one, or into the first where nobody else holds it."""
+
+    __slots__ = ()
+
+    def plus(self, other: Any, own: bool) -> Any:
+        """Return the sum; arrays of this may become it if we `own` them."""
+        raise NotImplementedError
+
+    def __add__(self, other: Self) -> Self:
+        return cast(Self, self.plus(other, own=False))
+
+    def __iadd__(self, other: Self) -> Self:
+        return cast(Self, self.plus(other, own=True))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Weighed(Generic[R]):
+class Weighed(Addend, Generic[R]):
     """A reply, or a sum of `count` of them: their words and bytes, what was read from files.
 
     `key` is that of the task and `number` that of the shard (of a sum, the first), so that a reply
@@ -83,9 +100,10 @@ class Weighed(Generic[R]):
         """The longest times, with the numbers of their shards."""
         return self.slowest or ((self.seconds, self.number),) * (self.timed == 1)
 
-    def __add__(self, other: Weighed[R]) -> Weighed[R]:
+    def plus(self, other: Weighed[R], own: bool) -> Weighed[R]:
+        add_to: Callable[[R, R], R] = iadd if own else add
         return Weighed(
-            self.content + other.content,  # type: ignore[operator]
+            add_to(self.content, other.content),
             self.words + other.words,
             self.size + other.size,
             self.read + other.read,
@@ -137,7 +155,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Product:
+class Product(Addend):
     """A (d, r) matrix to be summed over shards, and the basis it was taken from if asked for.
 
     `first` is the product of the broadcast basis, if asked for: its sum is exact.
@@ -154,18 +172,19 @@ class Product:
             return widened(self.product), widened(self.basis)
         return self.product, self.basis
 
-    def __add__(self, other: Product) -> Product:
+    def plus(self, other: Product, own: bool) -> Product:
         first = None
         if self.first is not None and other.first is not None:
-            first = added(self.first, other.first)
-        return Product(added(self.product, other.product), first=first)
+            first = added(self.first, other.first, own)
+        return Product(added(self.product, other.product, own), first=first)
 
 
-def added(A: Array, B: Array) -> Array:
-    """Sum in float64, of what may have been rounded for the wire."""
+def added(A: Array, B: Array, own: bool = False) -> Array:
+    """Sum in float64, of what may have been rounded for the wire; A becomes it if we `own` that."""
     if np.uint16 in (A.dtype, B.dtype):
         A, B = widened(A), widened(B)
-    return np.add(A, B, dtype=np.float64)
+    own = own and A.dtype == np.float64 and A.flags.writeable
+    return np.add(A, B, out=A if own else None, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,13 +210,13 @@ class Eigenvectors:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackedSum:
+class PackedSum(Addend):
     """The upper triangle of a symmetric (d, d) matrix, row after row; the matrices are added."""
 
     packed: Array
 
-    def __add__(self, other: PackedSum) -> PackedSum:
-        return PackedSum(self.packed + other.packed)
+    def plus(self, other: PackedSum, own: bool) -> PackedSum:
+        return PackedSum(added(self.packed, other.packed, own))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -310,14 +329,15 @@ class PowerSteps(Task[Product]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Proposal:
+class Proposal(Addend):
     """An exact product (d, b), and what the shard proposes (d, r); both are summed over shards."""
 
     product: Array
     proposal: Array
 
-    def __add__(self, other: Proposal) -> Proposal:
-        return Proposal(added(self.product, other.product), added(self.proposal, other.proposal))
+    def plus(self, other: Proposal, own: bool) -> Proposal:
+        product = added(self.product, other.product, own)
+        return Proposal(product, added(self.proposal, other.proposal, own))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

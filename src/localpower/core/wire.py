@@ -13,6 +13,7 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import IO, Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed
 MAGIC = b"LPW1"
 PREFIX = struct.Struct("<4sI")
 MAX_HEADER = 1 << 24
+PLAIN = (type(None), bool, int, float, str)
+_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 ARRAY_TYPES = {np.dtype(kind).newbyteorder("<").str for kind in "efdbhiqBHIQ?"}
 FILE_TYPES = ARRAY_TYPES | {np.dtype(kind).newbyteorder(">").str for kind in ARRAY_TYPES}
 
@@ -54,7 +57,7 @@ def encode(message: Any) -> Iterator[bytes | memoryview]:
     arrays: list[np.ndarray[Any, Any]] = []
     tree = _to_tree(message, arrays)
     kinds = [[array.dtype.str, list(array.shape)] for array in arrays]
-    header = json.dumps({"message": tree, "arrays": kinds}).encode()
+    header = _json({"message": tree, "arrays": kinds}).encode()
     yield PREFIX.pack(MAGIC, len(header)) + header
     for array in arrays:
         if array.size:
@@ -94,9 +97,19 @@ def receive(stream: IO[bytes], max_bytes: int, files: bool = False) -> Any:
         raise WireError(f"a message too large to take in: {error}") from error
 
 
+@cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """Names of what a message consists of; None if it is no message."""
+    known = is_dataclass(kind) and kind.__name__ in MESSAGES
+    return tuple(f.name for f in fields(kind)) if known else None
+
+
 def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, PLAIN):
         return value
+    if (names := _names(value.__class__)) is not None:
+        content = {name: _to_tree(getattr(value, name), arrays) for name in names}
+        return {"type": type(value).__name__, "fields": content}
     if isinstance(value, np.ndarray):
         little = value.dtype.newbyteorder("<")
         if little.str not in ARRAY_TYPES:
@@ -111,9 +124,6 @@ def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
         return {"dtype": value.str}
     if isinstance(value, tuple | list):
         return {"list": [_to_tree(item, arrays) for item in value]}
-    if is_dataclass(value) and type(value).__name__ in MESSAGES:
-        content = {f.name: _to_tree(getattr(value, f.name), arrays) for f in fields(value)}
-        return {"type": type(value).__name__, "fields": content}
     if hasattr(value, "indptr"):
         parts = [_to_tree(part, arrays) for part in (value.data, value.indices, value.indptr)]
         return {"csr": parts, "shape": list(value.shape)}

@@ -68,7 +68,8 @@ ALONE, ALL = range(2)  # sent to one rank, or broadcast
 COMMAND, REPLY, PARTIAL, GREETING, ALARM = range(1, 6)  # tags; arrays have one of their own
 ARRAYS = 10
 CHUNK = 1 << 30  # bytes of an array that are sent at once: counts of 32 bits are enough
-SPIN, NAP = 5e-4, 2e-3  # seconds that one looks without a pause, and sleeps at most
+LOOKS = 16  # at what one waits for, before others get the processor
+SPIN, NAP = 5e-3, 2e-3  # seconds that one looks without a pause, and sleeps at most
 GRACE = 5.0  # seconds in which ranks that are at hand must have been heard of
 LINGER = 0.3  # seconds that a rank stays after a failure for what is under way to it
 AHEAD = 2  # messages that a rank has under way before it works on
@@ -183,8 +184,11 @@ class Link:
         watch: Callable[[], None] = lambda: None,
     ) -> Any:
         """Return the first true value of `ready`; `watch` may raise meanwhile."""
-        started = time.monotonic()
+        started, waited, looks = time.monotonic(), 0.0, 0
         while not (found := ready()):
+            looks += 1
+            if looks % LOOKS and waited < SPIN:
+                continue
             watch()
             waited = time.monotonic() - started
             if deadline is not None and waited > deadline:

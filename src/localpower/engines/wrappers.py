@@ -159,8 +159,8 @@ class Tolerant(Engine):
         """Keep products, where they may have to stand in for later ones."""
         question = task.task.for_shard(reply.number)
         if self._on_loss == "degrade" and isinstance(question, PowerSteps) and question.steps == 1:
-            pair = widened(question.basis), widened(reply.content.product)
-            self._last[reply.number] = pair
+            product = np.array(widened(reply.content.product))  # the reply may become the sum
+            self._last[reply.number] = widened(question.basis), product
         return reply
 
     def _instead(self, task: Any, number: int) -> Any:
@@ -192,7 +192,7 @@ class Tolerant(Engine):
 
 
 def _keyed(task: Any, key: str) -> Any:
-    return replace(task, key=key)
+    return Weigh(task.task, key)
 
 
 def sound(reply: Any, columns: int) -> bool:
@@ -287,8 +287,11 @@ class Metered(Engine):
         began: float,
         seconds: float,
     ) -> None:
-        sent = [weigh(task.for_shard(number)) for number in numbers]
-        name = type(task.for_shard(numbers[0]) if isinstance(task, Scatter) else task).__name__
+        if isinstance(task, Scatter):
+            tasks = [task.for_shard(number) for number in numbers]
+            name, sent = type(tasks[0]).__name__, [weigh(mine) for mine in tasks]
+        else:
+            name, sent = type(task).__name__, [weigh(task)] * len(numbers)
         self._rounds.append(
             Round(
                 phase=self.phase,
