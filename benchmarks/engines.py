@@ -37,7 +37,7 @@ from localpower.core.shard import Shard
 from localpower.core.tasks import PowerSteps
 from localpower.engines.wrappers import Metered, Tolerant
 
-SIZES = ((1000, 10), (20_000, 15))  # (d, r): 80 kB and 2.4 MB
+SIZES = ((1000, 10), (20_000, 15), (100_000, 20))  # (d, r): 80 kB, 2.4 MB, 16 MB
 WORKERS = 2
 Round = Callable[[], Any]
 FIELDS = ("engine", "d", "r", "workers", "rounds", "ours_ms", "work_ms", "bare_ms", "ratio",
@@ -201,7 +201,7 @@ def basis(d: int, r: int) -> np.ndarray:
 
 
 def rounds_for(engine: str, d: int) -> int:
-    return {"spark": 40, "mpi": 400}.get(engine, 100)
+    return {"spark": 40, "mpi": 400}.get(engine, 100) // (4 if d > SIZES[1][0] else 1)
 
 
 def measured(name: str, workers: int) -> Iterator[dict[str, Any]]:

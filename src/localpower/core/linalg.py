@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import add, iadd
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,6 +177,22 @@ def lanczos(
     operator = LinearOperator((d, d), matvec=matvec, dtype=np.float64)
     values, vectors = eigsh(operator, k=rank, v0=start, which=which)
     return values[::-1], vectors[:, ::-1]
+
+
+class Addend:
+    """What is summed over shards: into a new one, or into the first where nobody else holds it."""
+
+    __slots__ = ()
+
+    def plus(self, other: Any, own: bool) -> Any:
+        """Return the sum; arrays of this may become it if we `own` them."""
+        raise NotImplementedError
+
+    def __add__(self, other: Self) -> Self:
+        return cast(Self, self.plus(other, own=False))
+
+    def __iadd__(self, other: Self) -> Self:
+        return cast(Self, self.plus(other, own=True))
 
 
 def fold(items: Iterable[T], count: int, own: bool = False) -> T:

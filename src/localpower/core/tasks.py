@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import add, iadd
 from time import perf_counter
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.ledger import weigh
-from localpower.core.linalg import Array, orth, orth_step, qr, triangular
+from localpower.core.linalg import Addend, Array, orth, orth_step, qr, triangular
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.moments import Moments
 from localpower.core.precision import narrowed, widened
@@ -58,22 +58,6 @@ class Scatter(Task[R]):
     def for_shard(self, number: int) -> Task[R]:
         """Return the task of shard `number`."""
         return self.tasks[number]
-
-
-class Addend:
-    """What is summed over shards: into a new one, or into the first where nobody else holds it."""
-
-    __slots__ = ()
-
-    def plus(self, other: Any, own: bool) -> Any:
-        """Return the sum; arrays of this may become it if we `own` them."""
-        raise NotImplementedError
-
-    def __add__(self, other: Self) -> Self:
-        return cast(Self, self.plus(other, own=False))
-
-    def __iadd__(self, other: Self) -> Self:
-        return cast(Self, self.plus(other, own=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
