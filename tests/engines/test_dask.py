@@ -340,6 +340,31 @@ def test_a_worker_lost_again_while_dask_looks_for_it_comes_back(own):
             assert own._cluster.workers[0] is nanny
 
 
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_cluster_whose_process_dies_or_hangs_at_its_start_is_started_again(sign, monkeypatch):
+    monkeypatch.setattr("localpower.engines.dask.PATIENCE", 8.0)
+    before, hit = children(), []
+
+    def strike():
+        while not hit:
+            for child in children() - before:
+                with suppress(psutil.NoSuchProcess):
+                    if "spawn_main" in str(child.cmdline()):
+                        child.send_signal(sign)
+                        hit.append(child)
+                        return
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    result = lp.svd(A, 2, workers=3, engine="dask:2", method="dpi", max_rounds=3, rng=0)
+    thread.join()
+    assert [fault["then"] for fault in result.run["faults"]] == ["placed again"]
+    assert "could not be started" in result.run["faults"][0]["what"]
+    reference = lp.svd(A, 2, workers=3, engine="inline", method="dpi", max_rounds=3, rng=0)
+    assert same_bits(reference, result)
+    assert not psutil.wait_procs(hit, timeout=10)[1]
+
+
 def test_a_worker_that_dask_gives_up_is_replaced(own):
     place(own, A, 3)
     before = total(own)

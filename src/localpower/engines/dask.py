@@ -56,7 +56,7 @@ from localpower.engines.threads import cores
 R = TypeVar("R")
 HOST = "127.0.0.1"
 TICK = 0.5  # seconds between looks at the workers
-PATIENCE = 30.0  # seconds that workers may take to come back
+PATIENCE = 30.0  # seconds that workers may take to start, or to come back
 ANSWER = 5.0  # seconds in which a shard that is well replies
 SHARE = 0.5  # of the workers' memory, that adopted rows may take
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -199,6 +199,22 @@ def _is_csr(piece: Piece) -> bool:
 _sizeof.register(LocalMatrix, _size)
 
 
+class Starter(Nanny):
+    """A nanny that also ends a process which never got as far as to be a worker.
+
+    Dask's own waits for such a one until it is up, or leaves it behind.
+    """
+
+    async def close(self, *args: Any, **options: Any) -> Any:
+        process: Any = self.process
+        if process is not None and process.status == Status.starting and process.pid:
+            self.close_gracefully()  # nor shall it be started again
+            os.kill(process.pid, KILL)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.stopped.wait(), ANSWER)
+        return await super().close(*args, **options)
+
+
 class Dask(Engine):
     """Runs tasks on a Dask cluster: the user's, or one of `size` processes on this machine.
 
@@ -314,7 +330,11 @@ class Dask(Engine):
         if isinstance(self._address, Client):
             return self._address
         if self._address is None:
-            client = _dask.Client(self._start(), set_as_default=False, direct_to_workers=True)
+            try:
+                client = _dask.Client(self._start(), set_as_default=False, direct_to_workers=True)
+            except (RuntimeError, OSError) as error:
+                self._stack.close()
+                raise WorkerLost(f"Dask workers could not be started: {error}; {REMEDY}") from error
         else:
             target = self._address.replace("dask://", "tcp://", 1)
             try:
@@ -337,11 +357,15 @@ class Dask(Engine):
             "nthreads": 1,
             "memory_limit": MEMORY_LIMIT // self._wanted,
             "local_directory": folder,
+            "death_timeout": PATIENCE,  # a process that has not started by then is given up
             "silence_logs": logging.ERROR,
             "env": dict.fromkeys(BLAS_THREADS, "1"),
         }
         workers = {
-            i: {"cls": Nanny, "options": options | {"name": f"{i}", "resources": {_resource(i): 1}}}
+            i: {
+                "cls": Starter,
+                "options": options | {"name": f"{i}", "resources": {_resource(i): 1}},
+            }
             for i in range(self._wanted)
         }
         scheduler = {
