@@ -325,6 +325,21 @@ def test_a_reply_that_does_not_come_is_worker_late_and_heal_ends_the_task(own):
     own.deadline = None
 
 
+def test_a_worker_that_hangs_before_placement_is_replaced(own):
+    place(own, A, 3)
+    before, stopped = total(own), workers_of(own)[0]
+    stopped.suspend()
+    own.deadline = 2.0
+    try:
+        with pytest.raises(lp.WorkerLate):
+            place(own, A, 3)
+        place(own, A, 3)
+    finally:
+        own.deadline = None
+    assert total(own) == before
+    assert not psutil.wait_procs([stopped], timeout=10)[1]
+
+
 def test_a_worker_lost_again_while_dask_looks_for_it_comes_back(own):
     """Dask looks for a lost worker once more after 15 s; here after 3, and it is lost again."""
     place(own, A, 3)

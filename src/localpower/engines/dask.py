@@ -279,7 +279,11 @@ class Dask(Engine):
         super().place(shards)
         self._shards = list(shards)
         with _told():
-            self._seat(range(len(shards)))
+            try:
+                self._seat(range(len(shards)))
+            except WorkerLate:
+                self._end(self._deaf())  # whoever tries again finds others in their place
+                raise
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         with _told():
@@ -311,10 +315,7 @@ class Dask(Engine):
             silent = set().union(*(homes[n] for n in lost & homes.keys()))
             if silent and self._address is None:
                 lost |= {n for n, home in homes.items() if home & silent}
-                for nanny in [*self._cluster.workers.values()]:
-                    if nanny.worker_address in silent and (pid := nanny.pid):
-                        os.kill(pid, KILL)  # the nanny starts it anew
-                self._await_workers(silent)
+                self._end(silent)
             self._seat(sorted(lost), silent)
 
     def close(self) -> None:
@@ -423,6 +424,34 @@ class Dask(Engine):
             self._replace_nannies()
             return len(there) < (self._wanted if self._address is None else 1)
         return True
+
+    def _deaf(self) -> set[str]:
+        """Workers of ours that do not even answer."""
+        if self._address is not None:
+            return set()
+        workers = set(self._workers())
+
+        async def answers(address: str) -> set[str]:
+            with suppress(Exception):
+                asked = self.client.run(int, workers=[address], asynchronous=True)
+                await asyncio.wait_for(asked, ANSWER)
+                return {address}
+            return set()
+
+        async def all_answers() -> list[set[str]]:
+            return await asyncio.gather(*map(answers, workers))
+
+        return workers.difference(
+            *asyncio.run_coroutine_threadsafe(all_answers(), self._loop).result()
+        )
+
+    def _end(self, workers: Collection[str]) -> None:
+        """Kill workers of ours; their nannies start them anew."""
+        if workers:
+            for nanny in [*self._cluster.workers.values()]:
+                if nanny.worker_address in workers and (pid := nanny.pid):
+                    os.kill(pid, KILL)
+            self._await_workers(workers)
 
     def _replace_nannies(self) -> None:
         """Start others for nannies of ours that ended: they do where a worker cannot be started."""
