@@ -1,11 +1,12 @@
 """Random kills: every run must end in time, with the fault-free bits or a clear error.
 
-    python benchmarks/faults.py [--count 1000] [--engine processes:2] [--output FILE]
+    python benchmarks/faults.py [--count 1000] [--engine processes:2] [--keep] [--output FILE]
 
 A schedule is drawn from its number: a method, shards, a few moments from placement to the last
 round, and for each a signal to one or all worker processes. A run that takes longer than its limit
 is a hang; one whose bits differ from those of a run without kills, and that does not say so, is
-wrong. Schedules that the output has already are not run again.
+wrong. Each run starts an engine, which on Dask is when most of the kills come; with `--keep` one
+engine is there for all of them. Schedules that the output has already are not run again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy as np
 import psutil
 
 import localpower as lp
+from localpower.core.engine import Engine
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSTOP)
 METHODS = ("local_power", "dpi", "local_ritz", "block_lanczos", "tsqr", "gram", "uda", "dr_svd")
@@ -65,7 +67,7 @@ def undisturbed(method: str, shards: int) -> lp.Result:
     return fit("inline", method, shards)
 
 
-def fit(engine: str, method: str, shards: int, callback: Any = None) -> lp.Result:
+def fit(engine: str | Engine, method: str, shards: int, callback: Any = None) -> lp.Result:
     """One run."""
     return lp.svd(rows(), RANK, method=method, workers=shards, engine=engine, max_rounds=6, rng=0,
                   deadline=DEADLINE, retries=RETRIES, callback=callback)  # fmt: skip
@@ -96,7 +98,7 @@ def kill(sign: int, everyone: bool, rng: np.random.Generator) -> None:
             continue
 
 
-def examine(number: int, engine: str) -> Row:
+def examine(number: int, name: str, engine: str | Engine) -> Row:
     """Run one schedule."""
     rng = np.random.default_rng(number)
     method, shards = str(rng.choice(METHODS)), int(rng.integers(1, 12))
@@ -130,7 +132,7 @@ def examine(number: int, engine: str) -> Row:
     result = found.get("result")
     ended = "hang" if hangs else "error" if result is None else judged(expected, result)
     text = "; ".join(f"{signal.Signals(s).name}{' to all' * e} after {p:.2f} s" for p, s, e in plan)
-    return Row(number, engine, method, shards, text, ended,
+    return Row(number, name, method, shards, text, ended,
                0 if result is None else len(result.run["faults"]), round(seconds, 2),
                str(found.get("error", "")).split("\n")[0][:200])  # fmt: skip
 
@@ -144,17 +146,21 @@ def judged(expected: lp.Result, result: lp.Result) -> str:
     return "same bits" if all(a.tobytes() == b.tobytes() for a, b in pairs) else "wrong"
 
 
-def campaign(count: int, engine: str, output: Path) -> Iterator[Row]:
+def campaign(count: int, name: str, keep: bool, output: Path) -> Iterator[Row]:
     """Run the schedules that the output does not list, and list them."""
+    engine: str | Engine = name
+    if keep:
+        name, engine = f"{name}, kept", lp.connect(name)
+        fit(engine, "dpi", 2)  # now it is there
     known = listed(output)
-    done = {int(row["number"]) for row in known if row["engine"] == engine}
+    done = {int(row["number"]) for row in known if row["engine"] == name}
     with open(output, "a", encoding="utf-8", newline="") as stream:
         table = csv.DictWriter(stream, [field.name for field in fields(Row)])
         if not stream.tell():
             table.writeheader()
         for number in range(count):
             if number not in done:
-                row = examine(number, engine)
+                row = examine(number, name, engine)
                 table.writerow(asdict(row))
                 stream.flush()
                 yield row
@@ -173,10 +179,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--engine", default="processes:2")
+    parser.add_argument("--keep", action="store_true", help="one engine for all runs")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
     options = parser.parse_args()
     warnings.simplefilter("ignore", lp.DegradedWarning)
-    for row in campaign(options.count, options.engine, options.output):
+    for row in campaign(options.count, options.engine, options.keep, options.output):
         if sys.stderr.isatty():
             print(f"\r{row.number + 1}/{options.count}  ", end="", file=sys.stderr, flush=True)
     ends = Counter(row["ended"] for row in listed(options.output))

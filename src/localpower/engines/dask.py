@@ -282,7 +282,8 @@ class Dask(Engine):
             try:
                 self._seat(range(len(shards)))
             except WorkerLate:
-                self._end(self._deaf())  # whoever tries again finds others in their place
+                if self._address is None:
+                    self._end(self._deaf())  # whoever tries again finds others in their place
                 raise
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
@@ -312,7 +313,8 @@ class Dask(Engine):
             there = {n: future for n, future in self._states.items() if not _ended(future)}
             held = self.client.who_has([*there.values()]) if there else {}
             homes = {n: set(held.get(future.key, ())) for n, future in there.items()}
-            silent = set().union(*(homes[n] for n in lost & homes.keys()))
+            silent = self._deaf() if lost else set[str]()
+            silent = silent.union(*(homes[n] for n in lost & homes.keys()))
             if silent and self._address is None:
                 lost |= {n for n, home in homes.items() if home & silent}
                 self._end(silent)
@@ -426,9 +428,7 @@ class Dask(Engine):
         return True
 
     def _deaf(self) -> set[str]:
-        """Workers of ours that do not even answer."""
-        if self._address is not None:
-            return set()
+        """Workers that do not even answer."""
         workers = set(self._workers())
 
         async def answers(address: str) -> set[str]:
