@@ -178,6 +178,22 @@ def errors():
     check(mine, blocks(), method="tsqr")
 
 
+def resumed():
+    """A run that broke off goes on from its checkpoint, which is rank 0's."""
+    mine, options = blocks()[RANK], OPTIONS | {"method": "dpi", "max_rounds": 6}
+
+    def stops(record, state):
+        if record.round == 3:
+            raise KeyError("enough")
+
+    with tempfile.TemporaryDirectory() as folder:
+        options["checkpoint"] = f"{folder}/run"
+        fails(lp.EngineError if RANK else KeyError, "enough", callback=stops, **options)
+        result = lp.svd(mine, 4, engine=COMM, resume=True, **options)
+    del options["checkpoint"]
+    assert same_bits(lp.svd(blocks(), 4, engine="inline", **options), result)
+
+
 def late():
     """One rank takes long over a round: the others end at the deadline, that one when it wakes."""
     describe = tasks.Describe.__call__

@@ -80,7 +80,7 @@ def test_more_ranks_than_are_added_at_once_get_the_bits_of_one_process():
 
 
 def test_an_exception_on_any_rank_ends_all_of_them_and_the_next_call_is_fine():
-    well(3, "errors")
+    well(3, "errors", "resumed")
 
 
 def test_ranks_are_never_left_waiting():
