@@ -41,7 +41,7 @@ ROWS, COLUMNS, RANK = 600, 40, 4
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One schedule and how it ended: same bits, error, degraded, wrong, or hang."""
+    """One schedule and how it ended: same bits, error, degraded, wrong, crash, or hang."""
 
     number: int
     engine: str
@@ -120,6 +120,8 @@ def examine(number: int, name: str, engine: str | Engine) -> Row:
             found["result"] = fit(engine, method, shards, lambda *_: time.sleep(0.05))
         except lp.LocalPowerError as error:
             found["error"] = error
+        except Exception as error:  # not one that a user is to see
+            found["crash"] = found["error"] = error
 
     threads = [threading.Thread(target=each, daemon=True) for each in (murder, run)]
     start = time.monotonic()
@@ -130,7 +132,8 @@ def examine(number: int, name: str, engine: str | Engine) -> Row:
     stop.set()
     threads[0].join()
     result = found.get("result")
-    ended = "hang" if hangs else "error" if result is None else judged(expected, result)
+    ended = "hang" if hangs else "crash" if "crash" in found else "error"
+    ended = ended if result is None else judged(expected, result)
     text = "; ".join(f"{signal.Signals(s).name}{' to all' * e} after {p:.2f} s" for p, s, e in plan)
     return Row(number, name, method, shards, text, ended,
                0 if result is None else len(result.run["faults"]), round(seconds, 2),
@@ -175,7 +178,7 @@ def listed(output: Path) -> list[dict[str, str]]:
 
 
 def main() -> int:
-    """Run the campaign; the exit code is 1 if a result was wrong or a run hung."""
+    """Run the campaign; the exit code is 1 if a result was wrong, or a run crashed or hung."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--engine", default="processes:2")
@@ -188,7 +191,7 @@ def main() -> int:
             print(f"\r{row.number + 1}/{options.count}  ", end="", file=sys.stderr, flush=True)
     ends = Counter(row["ended"] for row in listed(options.output))
     print(", ".join(f"{name}: {number}" for name, number in sorted(ends.items())))
-    return 1 if ends["wrong"] or ends["hang"] else 0
+    return 1 if ends["wrong"] or ends["crash"] or ends["hang"] else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""Sums over shards: one order, and nothing overwritten that somebody else holds."""
+
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytest
+
+from localpower.core.linalg import FAN_IN, fold
+from localpower.core.tasks import PackedSum, Product, Proposal
+
+KINDS = {
+    "arrays": lambda A: A,
+    "Product": lambda A: Product(A, first=A + 1),
+    "Proposal": lambda A: Proposal(A, 2 * A),
+    "PackedSum": PackedSum,
+}
+
+
+def by_groups(items):
+    """What `fold` is to compute, without overwriting anything."""
+    while len(items) > 1:
+        groups = (items[at : at + FAN_IN] for at in range(0, len(items), FAN_IN))
+        items = [reduce(add, group) for group in groups]
+    return items[0]
+
+
+def content(item):
+    arrays = [item] if isinstance(item, np.ndarray) else [
+        value for name in item.__slots__ if (value := getattr(item, name)) is not None
+    ]  # fmt: skip
+    return [array.tobytes() for array in arrays]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 16, 17, 64, 65, 73, 520])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_sum_has_one_order_and_overwrites_only_what_is_its_own(kind, count, own):
+    drawn = np.random.default_rng(count).standard_normal((count, 4, 3))
+    items = [KINDS[kind](A.copy()) for A in drawn]
+    expected = content(by_groups([KINDS[kind](A.copy()) for A in drawn]))
+    assert content(fold(iter(items), count, own)) == expected
+    if not own:
+        untouched = [content(KINDS[kind](A.copy())) for A in drawn]
+        assert [content(item) for item in items] == untouched
+
+
+def test_all_of_the_replies_are_taken():
+    """What comes after the last of them, in the generator of an engine, must be run too."""
+    for count in (1, 7, 8, 9, 64, 65):
+        ended = []
+
+        def replies(count=count, ended=ended):
+            yield from np.ones((count, 2))
+            ended.append(True)
+
+        assert fold(replies(), count).tolist() == [count, count]
+        assert ended
+
+
+def test_replies_that_cannot_be_overwritten_are_added_all_the_same():
+    frozen = np.ones((2, 3))
+    frozen.flags.writeable = False
+    rounded = np.ones((2, 3), np.float32)
+    for first in (frozen, rounded):
+        total = fold(iter([Product(first), Product(rounded)]), 2, own=True).product
+        assert total.dtype == np.float64
+        assert (total == 2).all()
+        assert (first == 1).all()
