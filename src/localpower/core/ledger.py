@@ -8,6 +8,7 @@ message, shapes and a few scalars (under 500 bytes on our own wire) are not coun
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -109,14 +110,22 @@ class Ledger:
         return sum(record.bytes_read for record in self.records)
 
 
+@cache
+def names(kind: type) -> tuple[str, ...]:
+    """Names of the fields of a task or reply."""
+    return tuple(entry.name for entry in fields(kind))
+
+
+def arrays(message: Any) -> list[tuple[str, Any]]:
+    """Those fields of a task or reply that are arrays."""
+    pairs = [(name, getattr(message, name)) for name in names(message.__class__)]
+    return [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
+
+
 def weigh(message: Any) -> tuple[int, int]:
     """Words and bytes of one task or reply."""
-    arrays = [
-        value
-        for value in (getattr(message, entry.name) for entry in fields(message))
-        if isinstance(value, np.ndarray)
-    ]
-    return sum(a.size for a in arrays), sum(a.nbytes for a in arrays)
+    found = arrays(message)
+    return sum([A.size for _, A in found]), sum([A.nbytes for _, A in found])
 
 
 def size(count: float) -> str:

@@ -1,9 +1,10 @@
 """Tasks, replies and shards as bytes: the only serialisation there is.
 
-A frame is ``b"LPW1"``, the length of a header, the header, and the raw bytes of its arrays. The
-header is JSON: a tree of scalars in which an array stands as ``{"array": number}``. Message types
-come from one closed list and array types from another, and sizes are checked before anything is
-allocated. Nothing is ever unpickled.
+A frame is ``b"LPW2"``, the length of a header, the header, and the raw bytes of its arrays. The
+header is JSON: a tree of scalars and lists, in which a message stands as ``{name: fields}`` and an
+array as ``{"array": number}``, and the types and shapes of the arrays. Message types come from one
+closed list and array types from another, and sizes are checked before anything is allocated.
+Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -11,26 +12,33 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from functools import cache
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, Literal
 
 import numpy as np
 
 from localpower.core import tasks
 from localpower.core.errors import WireError
-from localpower.core.ledger import Ledger, Round
+from localpower.core.ledger import Ledger, Round, names
 from localpower.core.moments import Moments
 from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed
 
-MAGIC = b"LPW1"
+MAGIC = b"LPW2"
 PREFIX = struct.Struct("<4sI")
 MAX_HEADER = 1 << 24
-PLAIN = (type(None), bool, int, float, str)
-_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
-ARRAY_TYPES = {np.dtype(kind).newbyteorder("<").str for kind in "efdbhiqBHIQ?"}
-FILE_TYPES = ARRAY_TYPES | {np.dtype(kind).newbyteorder(">").str for kind in ARRAY_TYPES}
+SCALARS = frozenset({type(None), bool, int, float, str})
+_to_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+_from_json = json.JSONDecoder().decode
+
+
+def _types(order: Literal["<", ">"]) -> dict[str, np.dtype[Any]]:
+    """Types of numbers in this byte order, by their names."""
+    names = [np.dtype(kind).newbyteorder(order).str for kind in "efdbhiqBHIQ?"]
+    return {name: np.dtype(name) for name in names}
+
+
+ARRAY_TYPES = _types("<")
+FILE_TYPES = ARRAY_TYPES | _types(">")
 
 MESSAGES: dict[str, type] = {
     kind.__name__: kind
@@ -56,12 +64,11 @@ def encode(message: Any) -> Iterator[bytes | memoryview]:
     """Yield a message's frame piece by piece, without copying its arrays."""
     arrays: list[np.ndarray[Any, Any]] = []
     tree = _to_tree(message, arrays)
-    kinds = [[array.dtype.str, list(array.shape)] for array in arrays]
-    header = _json({"message": tree, "arrays": kinds}).encode()
+    header = _to_json([tree, [(array.dtype.str, array.shape) for array in arrays]]).encode()
     yield PREFIX.pack(MAGIC, len(header)) + header
     for array in arrays:
         if array.size:
-            yield memoryview(array.data).cast("B")
+            yield array.data.cast("B")
 
 
 def send(message: Any, stream: IO[bytes]) -> None:
@@ -77,18 +84,48 @@ def receive(stream: IO[bytes], max_bytes: int, files: bool = False) -> Any:
     Raises `EOFError` where the stream ends. `files` allows rows that the receiver is to read from
     files; set it only towards a process of the same user.
     """
-    magic, length = PREFIX.unpack(_read(stream, bytearray(PREFIX.size)))
+
+    def read(length: int) -> bytearray:
+        buffer = bytearray(length)
+        _fill(stream, memoryview(buffer))
+        return buffer
+
+    header = read(_length(read(PREFIX.size)))
+    return _message(header, lambda view: _fill(stream, view), max_bytes, files)
+
+
+def decode(
+    head: bytearray, fill: Callable[[memoryview], None], max_bytes: int, files: bool = False
+) -> Any:
+    """Make a message of the first piece of its frame; `fill` reads what belongs in an array."""
+    header = head[PREFIX.size :]
+    if _length(head[: PREFIX.size]) != len(header):
+        raise WireError("a frame whose header is not as long as it says")
+    return _message(header, fill, max_bytes, files)
+
+
+def _length(prefix: bytearray) -> int:
+    magic, length = PREFIX.unpack(prefix)
     if magic != MAGIC or length > MAX_HEADER:
         raise WireError(f"not a frame of this version: it starts with {magic!r}, {length} bytes")
+    return int(length)
+
+
+def _message(
+    header: bytearray, fill: Callable[[memoryview], None], max_bytes: int, files: bool
+) -> Any:
     try:
-        header = json.loads(bytes(_read(stream, bytearray(length))))
-        kinds = [(np.dtype(_known_type(kind)), tuple(shape)) for kind, shape in header["arrays"]]
-        size = sum(dtype.itemsize * _count(shape) for dtype, shape in kinds)
+        tree, kinds = _from_json(header.decode())
+        described = [(_known(kind), shape) for kind, shape in kinds]
+        size = sum([dtype.itemsize * _count(shape) for dtype, shape in described])
         if size > max_bytes:
             raise WireError(f"a message of {size} bytes where at most {max_bytes} are expected")
-        arrays = [_read_array(stream, dtype, shape) for dtype, shape in kinds]
-        message = _from_tree(header["message"], arrays, files)
-        if type(message) not in MESSAGES.values():
+        arrays = [np.empty(shape, dtype) for dtype, shape in described]
+        for array in arrays:
+            if array.size:
+                fill(array.data.cast("B"))
+        message = _from_tree(tree, arrays, files)
+        if not isinstance(tree, dict) or tree.keys().isdisjoint(MESSAGES):
             raise WireError(f"{type(message).__name__} is not a message")
         return message
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -97,57 +134,52 @@ def receive(stream: IO[bytes], max_bytes: int, files: bool = False) -> Any:
         raise WireError(f"a message too large to take in: {error}") from error
 
 
-@cache
-def _names(kind: type) -> tuple[str, ...] | None:
-    """Names of what a message consists of; None if it is no message."""
-    known = is_dataclass(kind) and kind.__name__ in MESSAGES
-    return tuple(f.name for f in fields(kind)) if known else None
-
-
 def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
-    if isinstance(value, PLAIN):
+    kind: type = value.__class__
+    if kind in SCALARS:
         return value
-    if (names := _names(value.__class__)) is not None:
-        content = {name: _to_tree(getattr(value, name), arrays) for name in names}
-        return {"type": type(value).__name__, "fields": content}
     if isinstance(value, np.ndarray):
         little = value.dtype.newbyteorder("<")
         if little.str not in ARRAY_TYPES:
             raise TypeError(f"an array of {value.dtype} cannot be sent")
         arrays.append(np.ascontiguousarray(value, dtype=little))
         return {"array": len(arrays) - 1}
+    if kind is tuple or kind is list:
+        return [_to_tree(item, arrays) for item in value]
+    if MESSAGES.get(kind.__name__) is kind:
+        content = {name: _to_tree(getattr(value, name), arrays) for name in names(kind)}
+        return {kind.__name__: content}
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.dtype):
         if value.str not in FILE_TYPES:
             raise TypeError(f"{value} cannot be sent")
         return {"dtype": value.str}
-    if isinstance(value, tuple | list):
-        return {"list": [_to_tree(item, arrays) for item in value]}
     if hasattr(value, "indptr"):
         parts = [_to_tree(part, arrays) for part in (value.data, value.indices, value.indptr)]
-        return {"csr": parts, "shape": list(value.shape)}
-    raise TypeError(f"{type(value).__name__} cannot be sent")
+        return {"csr": [*parts, value.shape]}
+    raise TypeError(f"{kind.__name__} cannot be sent")
 
 
 def _from_tree(tree: Any, arrays: list[np.ndarray[Any, Any]], files: bool) -> Any:
-    if not isinstance(tree, dict):
+    if type(tree) in SCALARS:
         return tree
-    if "array" in tree:
-        return arrays[tree["array"]]
-    if "list" in tree:
-        return tuple(_from_tree(item, arrays, files) for item in tree["list"])
-    if "dtype" in tree:
-        return np.dtype(_known_type(tree["dtype"], FILE_TYPES))
-    if "type" in tree:
-        if tree["type"] in FILES and not files:
+    if isinstance(tree, list):
+        return tuple([_from_tree(item, arrays, files) for item in tree])
+    ((kind, content),) = tree.items()
+    if kind == "array":
+        return arrays[content]
+    if kind in MESSAGES:
+        if kind in FILES and not files:
             raise ValueError("files are not read for others")
-        content = {k: _from_tree(v, arrays, files) for k, v in tree["fields"].items()}
-        return MESSAGES[tree["type"]](**content)
-    if "csr" in tree:
-        data, indices, indptr = (_from_tree(part, arrays, files) for part in tree["csr"])
-        return _csr(data, indices, indptr, tuple(tree["shape"]))
-    raise ValueError(f"unknown entry {sorted(tree)}")
+        named = {name: _from_tree(part, arrays, files) for name, part in content.items()}
+        return MESSAGES[kind](**named)
+    if kind == "dtype":
+        return _known(content, FILE_TYPES)
+    if kind == "csr":
+        data, indices, indptr, shape = (_from_tree(part, arrays, files) for part in content)
+        return _csr(data, indices, indptr, shape)
+    raise ValueError(f"unknown entry {kind!r}")
 
 
 def _csr(data: Any, indices: Any, indptr: Any, shape: tuple[int, ...]) -> Any:
@@ -164,30 +196,16 @@ def _csr(data: Any, indices: Any, indptr: Any, shape: tuple[int, ...]) -> Any:
     return matrix
 
 
-def _known_type(kind: Any, known: set[str] = ARRAY_TYPES) -> str:
+def _known(kind: Any, known: dict[str, np.dtype[Any]] = ARRAY_TYPES) -> np.dtype[Any]:
     if kind not in known:
         raise ValueError(f"array type {kind!r}")
-    return str(kind)
+    return known[kind]
 
 
-def _count(shape: tuple[int, ...]) -> int:
+def _count(shape: Sequence[int]) -> int:
     if len(shape) > 2 or not all(isinstance(n, int) and n >= 0 for n in shape):
         raise ValueError(f"array shape {shape!r}")
     return math.prod(shape)
-
-
-def _read(stream: IO[bytes], buffer: bytearray) -> bytearray:
-    _fill(stream, memoryview(buffer))
-    return buffer
-
-
-def _read_array(
-    stream: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> np.ndarray[Any, Any]:
-    array = np.empty(shape, dtype)
-    if array.size:
-        _fill(stream, memoryview(array.data).cast("B"))
-    return array
 
 
 def _fill(stream: IO[bytes], view: memoryview) -> None:

@@ -21,7 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Any, TypeVar
@@ -38,6 +38,7 @@ from localpower.core.errors import (
     WorkerLate,
     WorkerLost,
 )
+from localpower.core.ledger import arrays
 from localpower.core.linalg import FAN_IN, Array
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Held, Piece, Shard
@@ -204,9 +205,9 @@ class Link:
 
     def send(self, message: Any, rank: int, tag: int, stamp: int) -> None:
         """Send a message to one rank."""
-        head, *arrays = wire.encode(message)
+        head, *parts = wire.encode(message)
         self._put(HEAD.pack(stamp, ALONE) + bytes(head), rank, tag)
-        for part in _chunks(arrays):
+        for part in _chunks(parts):
             self._put(part, rank, tag + ARRAYS)
 
     def send_all(self, message: Any, deadline: float | None = None) -> None:
@@ -214,10 +215,10 @@ class Link:
 
         Arrays are seen through: nothing moves while this rank is at work of its own.
         """
-        head, *arrays = wire.encode(message)
+        head, *parts = wire.encode(message)
         for rank, (stamp, _) in self.greetings.items():
             self._put(HEAD.pack(stamp, ALL) + bytes(head), rank, COMMAND)
-        for part in _chunks(arrays):
+        for part in _chunks(parts):
             self._complete(self.comm.Ibcast([part, MPI.BYTE], 0), part, deadline, self.alarm)
 
     def look(self, rank: int, tag: int) -> tuple[int, int, Callable[..., Any]] | None:
@@ -235,18 +236,18 @@ class Link:
             broken: list[BaseException] = []
 
             def fetch(view: memoryview) -> None:
-                if kind == ALL:
-                    request = self.comm.Ibcast([view, MPI.BYTE], 0)
-                else:
-                    request = self.comm.Irecv([view, MPI.BYTE], sender, tag + ARRAYS)
-                try:
-                    self._complete(request, view, deadline, watch, not broken)
-                except BaseException as error:  # what is to come is received, and forgotten
-                    broken.append(error)
+                for part in _chunks([view]):
+                    if kind == ALL:
+                        request = self.comm.Ibcast([part, MPI.BYTE], 0)
+                    else:
+                        request = self.comm.Irecv([part, MPI.BYTE], sender, tag + ARRAYS)
+                    try:
+                        self._complete(request, part, deadline, watch, not broken)
+                    except BaseException as error:  # what is to come is received, and forgotten
+                        broken.append(error)
 
-            stream: Any = Incoming(memoryview(head)[HEAD.size :], fetch)
             try:
-                return wire.receive(stream, MAX_BYTES, files=True)
+                return wire.decode(head[HEAD.size :], fetch, MAX_BYTES, files=True)
             finally:
                 if broken:
                     raise broken[0]
@@ -347,22 +348,6 @@ class Link:
 
 KEY = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, link: link.comm.Free())
 _step_aside: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
-
-
-class Incoming:
-    """A frame as a stream for `wire.receive`: the head is here, arrays are fetched in place."""
-
-    def __init__(self, head: memoryview, fetch: Callable[[memoryview], None]) -> None:
-        self._head, self._fetch = head, fetch
-
-    def readinto(self, view: memoryview) -> int:
-        part = view[: len(self._head) or CHUNK]
-        if self._head:
-            part[:] = self._head[: len(part)]
-            self._head = self._head[len(part) :]
-        else:
-            self._fetch(part)
-        return len(part)
 
 
 class Mpi(Engine):
@@ -846,8 +831,7 @@ def _flat(reply: Any) -> tuple[Array, Any]:
     if reply is None:
         return np.zeros(0), np.zeros(4, np.int64)
     content = reply.content if isinstance(reply, Weighed) else reply
-    arrays = [getattr(content, entry.name) for entry in fields(content)]
-    wide = [added(A, np.zeros(1)).reshape(-1) for A in arrays if A is not None]
+    wide = [added(A, np.zeros(1)).reshape(-1) for _, A in arrays(content)]
     weight = (
         (reply.words, reply.size, reply.read, reply.count) if content is not reply else 4 * (0,)
     )
@@ -858,10 +842,8 @@ def _unflat(reply: Any, numbers: Array, counts: Any) -> Any:
     """Put sums in the place of the numbers of a reply."""
     content = reply.content if isinstance(reply, Weighed) else reply
     sums, at = {}, 0
-    for entry in fields(content):
-        A = getattr(content, entry.name)
-        if A is not None:
-            sums[entry.name] = numbers[at : (at := at + A.size)].reshape(A.shape)
+    for name, A in arrays(content):
+        sums[name] = numbers[at : (at := at + A.size)].reshape(A.shape)
     total = replace(content, **sums)
     if content is reply:
         return total

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from localpower.core.engine import Engine
 from localpower.core.errors import EngineError, WireError, WorkerFailed, WorkerLost
-from localpower.core.ledger import Ledger, Round, weigh
+from localpower.core.ledger import Ledger, Round, arrays, weigh
 from localpower.core.linalg import Array
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.precision import widened
@@ -87,25 +87,27 @@ class Tolerant(Engine):
         early: dict[int, Any] = {}
         done = 0
         self._round += 1
+        left = [n for n in numbers if n not in self.missing]
         for attempt in range(self._retries + 1):
-            left = [n for n in numbers[done:] if n not in early and n not in self.missing]
+            wanted = set(left)
             fault: Exception | None = None
             question = _keyed(task, f"{self._round}.{attempt}")
             try:
                 for reply in self._engine.map(question, left):
-                    if not self._answers(reply, question, left, early, numbers[:done]):
+                    if not self._answers(reply, question, wanted):
                         self._note((), "a reply to another question", "not taken")
                         continue
+                    wanted.remove(reply.number)
                     early[reply.number] = reply
-                    while (
-                        done < len(numbers) and (n := numbers[done]) in early.keys() | self.missing
+                    while done < len(numbers) and (
+                        (n := numbers[done]) in early or n in self.missing
                     ):
                         ready = n in early
                         yield self._seen(task, early.pop(n)) if ready else self._instead(task, n)
                         done += 1
             except (EngineError, WireError) as error:
                 fault = error
-            left = [n for n in numbers[done:] if n not in early and n not in self.missing]
+            left = [n for n in left if n in wanted]
             if not left:
                 break
             fault = fault or WorkerLost(f"no reply came from shards {left}")
@@ -131,12 +133,9 @@ class Tolerant(Engine):
             self._again(range(len(self.rows)), fault, attempt)
         raise fault
 
-    def _answers(
-        self, reply: Any, question: Any, left: Sequence[int], early: Any, done: Sequence[int]
-    ) -> bool:
+    def _answers(self, reply: Any, question: Any, wanted: Set[int]) -> bool:
         """Whether this is a reply that was asked for; raises if it is one that cannot be right."""
-        known = reply.key == question.key and reply.number in left
-        if not known or reply.number in early or reply.number in done:
+        if reply.key != question.key or reply.number not in wanted:
             return False
         if not sound(reply.content, self.columns):
             raise WorkerFailed(f"shard {reply.number} sent numbers that are not finite, or too few")
@@ -197,13 +196,11 @@ def _keyed(task: Any, key: str) -> Any:
 
 def sound(reply: Any, columns: int) -> bool:
     """Whether the numbers of a reply can be used: all are finite, products as long as rows."""
-    for entry in fields(reply):
-        value = getattr(reply, entry.name)
-        if isinstance(value, np.ndarray):
-            if entry.name not in EXTREMES and not np.isfinite(widened(value)).all():
-                return False
-            if entry.name in TALL and value.shape[0] != columns:
-                return False
+    for name, A in arrays(reply):
+        if name in TALL and A.shape[0] != columns:
+            return False
+        if name not in EXTREMES and not np.isfinite(widened(A)).all():
+            return False
     return True
 
 
