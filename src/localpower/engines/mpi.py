@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import add
+from operator import iadd
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ from localpower.core.errors import (
 from localpower.core.ledger import arrays
 from localpower.core.linalg import FAN_IN, Array
 from localpower.core.local_matrix import LocalMatrix
+from localpower.core.precision import widened
 from localpower.core.shard import Held, Piece, Shard
 from localpower.core.tasks import (
     Done,
@@ -51,7 +52,6 @@ from localpower.core.tasks import (
     Task,
     Weigh,
     Weighed,
-    added,
 )
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.worker import MAX_BYTES, Failure
@@ -75,6 +75,7 @@ GRACE = 5.0  # seconds in which ranks that are at hand must have been heard of
 LINGER = 0.3  # seconds that a rank stays after a failure for what is under way to it
 AHEAD = 2  # messages that a rank has under way before it works on
 ROWS_SHARE = 0.75  # of memory that is for rows in files
+MOST = 3  # arrays that a reply can have
 
 
 @wire.register
@@ -711,7 +712,7 @@ class Mpi(Engine):
 
     def _combine(self, parts: Iterable[Any]) -> Any:
         try:
-            return reduce(add, parts)
+            return reduce(iadd, parts)
         except (LocalPowerError, GivenUp):
             raise
         except Exception as error:
@@ -729,20 +730,22 @@ class Mpi(Engine):
                 reply = self._combine(self._run(task(n), n) for n in self._matrices)
         except (DataError, EngineError) as caught:
             error, reply = caught, None
-        numbers, counts = _flat(reply)
-        state = np.array([error is not None, numbers.size], np.int64)
+        sums, counts = _wide(reply)
+        sizes = [A.size for A in sums.values()]
+        state = np.array([error is not None, *sizes, *(MOST - len(sizes)) * [0]], np.int64)
         link.broken = "a sum was given up while ranks were adding; start the job again"
         link.all_reduce(state, MPI.MAX, deadline)
         if not state[0]:
-            numbers = numbers if numbers.size else np.zeros(state[1])
-            link.reduce(numbers, deadline)
+            for A in sums.values() if sums else map(np.zeros, state[1:]):
+                if A.size:
+                    link.reduce(A, deadline)
             link.reduce(counts, deadline)
         link.broken = ""
         if error is not None:
             raise error
         if state[0] and not self.rank:
             link.wait(lambda: False, deadline, link.alarm)
-        return None if self.rank else _unflat(reply, numbers, counts)
+        return None if self.rank else _summed(reply, sums, counts)
 
 
 def _chunks(arrays: Iterable[Any]) -> Iterator[Any]:
@@ -826,28 +829,24 @@ def _adds_up(task: Task[Any]) -> bool:
     return plain and not getattr(inner, "send_basis", False)
 
 
-def _flat(reply: Any) -> tuple[Array, Any]:
-    """All numbers of a reply in one vector of float64, and what it weighs."""
+def _wide(reply: Any) -> tuple[dict[str, Array], Any]:
+    """Arrays of a reply in float64, to be added in place, and what it weighs."""
     if reply is None:
-        return np.zeros(0), np.zeros(4, np.int64)
+        return {}, np.zeros(4, np.int64)
     content = reply.content if isinstance(reply, Weighed) else reply
-    wide = [added(A, np.zeros(1)).reshape(-1) for _, A in arrays(content)]
+    wide = {name: np.require(widened(A), requirements="W") for name, A in arrays(content)}
     weight = (
         (reply.words, reply.size, reply.read, reply.count) if content is not reply else 4 * (0,)
     )
-    return np.concatenate(wide), np.array(weight, np.int64)
+    return wide, np.array(weight, np.int64)
 
 
-def _unflat(reply: Any, numbers: Array, counts: Any) -> Any:
-    """Put sums in the place of the numbers of a reply."""
-    content = reply.content if isinstance(reply, Weighed) else reply
-    sums, at = {}, 0
-    for name, A in arrays(content):
-        sums[name] = numbers[at : (at := at + A.size)].reshape(A.shape)
-    total = replace(content, **sums)
-    if content is reply:
-        return total
+def _summed(reply: Any, sums: dict[str, Array], counts: Any) -> Any:
+    """Put sums in the place of what a reply has."""
+    if not isinstance(reply, Weighed):
+        return replace(reply, **sums)
     names = ("words", "size", "read", "count")
+    total = replace(reply.content, **sums)
     return replace(reply, content=total, **dict(zip(names, counts.tolist(), strict=True)))
 
 
