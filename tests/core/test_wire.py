@@ -396,6 +396,23 @@ def test_frames_of_another_kind_are_refused():
             received(content)
 
 
+def test_a_head_without_a_stream_is_read_like_one_with():
+    message = Rows(np.arange(6.0).reshape(2, 3))
+    head, body = (bytearray(part) for part in wire.encode(message))
+
+    def fill(view):
+        view[:] = body
+
+    assert same(wire.decode(head, fill, ENOUGH), message)
+    with pytest.raises(WireError, match="where at most"):
+        wire.decode(head, fill, 47)
+    for wrong in (head[:-1], head + b" ", head[:7], head[:0]):
+        with pytest.raises(WireError, match="not as long as it says"):
+            wire.decode(wrong, fill, ENOUGH)
+    with pytest.raises(WireError, match="not a frame of this version"):
+        wire.decode(head[1:], fill, ENOUGH)
+
+
 def test_a_huge_header_is_refused_before_it_is_read():
     stream = io.BytesIO(wire.PREFIX.pack(wire.MAGIC, wire.MAX_HEADER + 1) + bytes(100))
     with pytest.raises(WireError):

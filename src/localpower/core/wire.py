@@ -99,13 +99,13 @@ def decode(
 ) -> Any:
     """Make a message of the first piece of its frame; `fill` reads what belongs in an array."""
     header = head[PREFIX.size :]
-    if _length(head[: PREFIX.size]) != len(header):
+    if len(head) < PREFIX.size or _length(head) != len(header):
         raise WireError("a frame whose header is not as long as it says")
     return _message(header, fill, max_bytes, files)
 
 
-def _length(prefix: bytearray) -> int:
-    magic, length = PREFIX.unpack(prefix)
+def _length(head: bytearray) -> int:
+    magic, length = PREFIX.unpack_from(head)
     if magic != MAGIC or length > MAX_HEADER:
         raise WireError(f"not a frame of this version: it starts with {magic!r}, {length} bytes")
     return int(length)

@@ -186,6 +186,8 @@ class Link:
         watch: Callable[[], None] = lambda: None,
     ) -> Any:
         """Return the first true value of `ready`; `watch` may raise meanwhile."""
+        if found := ready():
+            return found
         started, waited, looks = time.monotonic(), 0.0, 0
         while not (found := ready()):
             looks += 1
@@ -320,7 +322,8 @@ class Link:
         watch: Callable[[], None] = lambda: None,
         wanted: bool = True,
     ) -> None:
-        self._given_up = [pair for pair in self._given_up if not pair[0].Test()]
+        if self._given_up:
+            self._given_up = [pair for pair in self._given_up if not pair[0].Test()]
         try:
             if wanted:
                 self.wait(request.Test, deadline, watch)
@@ -548,15 +551,14 @@ class Mpi(Engine):
         if self.size == 1:
             return link.runs
         link.settled = False
-        tasks = {number: task.for_shard(number) for number in numbers}
-        same = all(mine is task for mine in tasks.values())
+        same = all(task.for_shard(number) is task for number in numbers)
         ranks = {number % self.size for number in numbers} if how == "map" else set(link.greetings)
         if same and ranks.issuperset(link.greetings):
             link.send_all(Ask(link.runs, (task,), tuple(numbers), how), self.deadline)
             return link.runs
         for rank in sorted(ranks - {0}):
             held = tuple(number for number in numbers if number % self.size == rank)
-            each = (task,) if same else tuple(tasks[number] for number in held)
+            each = (task,) if same else tuple(task.for_shard(number) for number in held)
             ask = Ask(link.runs, each, held, how)
             link.send(ask, rank, COMMAND, link.greetings[rank][0])
         return link.runs
