@@ -133,7 +133,8 @@ def _engines() -> str:
         if row["ratio"]:
             size = int(row["d"]) * int(row["r"]) * 8 / 1e6
             numbers = " | ".join(f"{float(row[key]):.3g}" for key in TIMES)
-            lines.append(f"| {row['engine']} | {size:.2g} MB | {numbers} | {row['ratio']} |")
+            name = f"`{row['engine']}:{row['workers']}`"
+            lines.append(f"| {name} | {size:.2g} MB | {numbers} | {row['ratio']} |")
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import DTypeLike
 from localpower.core.certificate import ROUNDING, Certificate, certify, rayleigh_ritz
 from localpower.core.linalg import Array
 
-UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9}  # largest relative rounding
+UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}  # largest relative rounding
 SAFETY = 10  # times that rounding is below what is still wrong
 
 
@@ -39,6 +39,13 @@ def widened(A: Any, dtype: DTypeLike = np.float64) -> Array:
     if A.dtype == np.uint16:
         A = (A.astype(np.uint32) << 16).view(np.float32)
     return np.ascontiguousarray(A, dtype)
+
+
+def finite(A: Any) -> bool:
+    """Whether all numbers are, also of what is `narrowed`; only a sum that is not needs a look."""
+    if A.dtype == np.uint16:
+        A = widened(A)
+    return bool(np.isfinite(np.einsum("i->", A.reshape(-1))) or np.isfinite(A).all())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from localpower.core.errors import EngineError, WireError, WorkerFailed, WorkerL
 from localpower.core.ledger import Ledger, Round, arrays, weigh
 from localpower.core.linalg import Array
 from localpower.core.local_matrix import LocalMatrix
-from localpower.core.precision import widened
+from localpower.core.precision import finite, widened
 from localpower.core.shard import Shard
 from localpower.core.tasks import (
     Done,
@@ -199,7 +199,7 @@ def sound(reply: Any, columns: int) -> bool:
     for name, A in arrays(reply):
         if name in TALL and A.shape[0] != columns:
             return False
-        if name not in EXTREMES and not np.isfinite(widened(A)).all():
+        if name not in EXTREMES and not finite(A):
             return False
     return True
 
@@ -240,7 +240,12 @@ class Metered(Engine):
         and were `timed` where they were made, the sum of their times, `work`, and the `slowest`, as
         pairs of seconds and shard.
         """
-        rounds = [*self._first, *self._last]
+        rounds = [
+            entry
+            | {name: round(entry[name], 6) for name in ("start", "seconds", "work")}
+            | {"slowest": [[round(time, 6), shard] for time, shard in entry["slowest"]]}
+            for entry in (*self._first, *self._last)
+        ]
         return {"at_once": self.size, "left_out": self._timed - len(rounds), "rounds": rounds}
 
     @property
@@ -307,11 +312,11 @@ class Metered(Engine):
             {
                 "phase": self.phase,
                 "task": name,
-                "start": round(began - self._began, 6),
-                "seconds": round(seconds, 6),
+                "start": began - self._began,
+                "seconds": seconds,
                 "replies": replies.count,
                 "timed": replies.timed,
-                "work": round(replies.seconds, 6),
-                "slowest": [[round(time, 6), shard] for time, shard in replies.times()],
+                "work": replies.seconds,
+                "slowest": replies.times(),
             }
         )
