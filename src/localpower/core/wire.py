@@ -13,13 +13,15 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from functools import cache
 from typing import IO, Any, Literal
 
 import numpy as np
 
 from localpower.core import tasks
 from localpower.core.errors import WireError
-from localpower.core.ledger import Ledger, Round, names
+from localpower.core.ledger import Ledger, Round
 from localpower.core.moments import Moments
 from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed
 
@@ -28,7 +30,7 @@ PREFIX = struct.Struct("<4sI")
 MAX_HEADER = 1 << 24
 SCALARS = frozenset({type(None), bool, int, float, str})
 _to_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
-_from_json = json.JSONDecoder().decode
+_from_json = json.JSONDecoder().raw_decode
 
 
 def _types(order: Literal["<", ">"]) -> dict[str, np.dtype[Any]]:
@@ -115,7 +117,10 @@ def _message(
     header: bytearray, fill: Callable[[memoryview], None], max_bytes: int, files: bool
 ) -> Any:
     try:
-        tree, kinds = _from_json(header.decode())
+        text = header.decode()
+        (tree, kinds), end = _from_json(text)
+        if end != len(text):
+            raise ValueError(f"more after the header: {text[end:][:20]!r}")
         described = [(_known(kind), shape) for kind, shape in kinds]
         size = sum([dtype.itemsize * _count(shape) for dtype, shape in described])
         if size > max_bytes:
@@ -134,6 +139,12 @@ def _message(
         raise WireError(f"a message too large to take in: {error}") from error
 
 
+@cache
+def _entries(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Fields of a message and what they are by default, which is not sent."""
+    return tuple((entry.name, entry.default) for entry in fields(kind))
+
+
 def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     kind: type = value.__class__
     if kind in SCALARS:
@@ -147,7 +158,11 @@ def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     if kind is tuple or kind is list:
         return [_to_tree(item, arrays) for item in value]
     if MESSAGES.get(kind.__name__) is kind:
-        content = {name: _to_tree(getattr(value, name), arrays) for name in names(kind)}
+        content = {
+            name: _to_tree(part, arrays)
+            for name, default in _entries(kind)
+            if (part := getattr(value, name)) is not default
+        }
         return {kind.__name__: content}
     if isinstance(value, np.generic):
         return value.item()

@@ -551,7 +551,7 @@ class Mpi(Engine):
         if self.size == 1:
             return link.runs
         link.settled = False
-        same = all(task.for_shard(number) is task for number in numbers)
+        same = not numbers or task.for_shard(numbers[0]) is task
         ranks = {number % self.size for number in numbers} if how == "map" else set(link.greetings)
         if same and ranks.issuperset(link.greetings):
             link.send_all(Ask(link.runs, (task,), tuple(numbers), how), self.deadline)

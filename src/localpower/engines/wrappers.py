@@ -289,22 +289,24 @@ class Metered(Engine):
         began: float,
         seconds: float,
     ) -> None:
+        count = len(numbers)
         if isinstance(task, Scatter):
             tasks = [task.for_shard(number) for number in numbers]
-            name, sent = type(tasks[0]).__name__, [weigh(mine) for mine in tasks]
+            task, sent = tasks[0], [sum(each) for each in zip(*map(weigh, tasks), strict=True)]
         else:
-            name, sent = type(task).__name__, [weigh(task)] * len(numbers)
+            sent = [count * each for each in weigh(task)]
+        name = type(task).__name__
         self._rounds.append(
             Round(
                 phase=self.phase,
                 task=name,
-                messages=len(sent) + replies.count,
+                messages=count + replies.count,
                 words_up=replies.words,
-                words_down=sum(words for words, _ in sent),
+                words_down=sent[0],
                 bytes_up=replies.size,
-                bytes_down=sum(size for _, size in sent),
+                bytes_down=sent[1],
                 bytes_read=replies.read,
-                exchange=len(numbers) < len(self.rows),
+                exchange=count < len(self.rows),
             )
         )
         self._timed += 1
