@@ -40,10 +40,7 @@ from localpower.engines.wrappers import Metered, Tolerant
 
 SIZES = ((1000, 10), (20_000, 15), (100_000, 20))  # (d, r): 80 kB, 2.4 MB, 16 MB
 WORKERS = (2, 4)
-RUNS = {
-    "mpi": 7,
-    "processes": 5,
-}  # of which the one with the median ratio is told: rounds are short
+RUNS = {"mpi": 7, "processes": 5}  # where rounds are short; the one of median ratio is told
 Round = Callable[[], Any]
 FIELDS = ("engine", "d", "r", "workers", "rounds", "ours_ms", "work_ms", "bare_ms", "ratio",
           "ledger_bytes", "wire_bytes", "version")  # fmt: skip

@@ -111,14 +111,14 @@ class Ledger:
 
 
 @cache
-def names(kind: type) -> tuple[str, ...]:
-    """Names of the fields of a task or reply."""
-    return tuple(entry.name for entry in fields(kind))
+def entries(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Names of the fields of a task or reply, and what those are by default."""
+    return tuple((entry.name, entry.default) for entry in fields(kind))
 
 
 def arrays(message: Any) -> list[tuple[str, Any]]:
     """Those fields of a task or reply that are arrays."""
-    pairs = [(name, getattr(message, name)) for name in names(message.__class__)]
+    pairs = [(name, getattr(message, name)) for name, _ in entries(message.__class__)]
     return [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
 
 

@@ -2,9 +2,9 @@
 
 A frame is ``b"LPW2"``, the length of a header, the header, and the raw bytes of its arrays. The
 header is JSON: a tree of scalars and lists, in which a message stands as ``{name: fields}`` and an
-array as ``{"array": number}``, and the types and shapes of the arrays. Message types come from one
-closed list and array types from another, and sizes are checked before anything is allocated.
-Nothing is ever unpickled.
+array as ``{"array": number}``, and the types and shapes of the arrays. Defaults are left out.
+Message types come from one closed list and array types from another, and sizes are checked
+before anything is allocated. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
-from functools import cache
 from typing import IO, Any, Literal
 
 import numpy as np
 
 from localpower.core import tasks
 from localpower.core.errors import WireError
-from localpower.core.ledger import Ledger, Round
+from localpower.core.ledger import Ledger, Round, entries
 from localpower.core.moments import Moments
 from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed
 
@@ -139,12 +137,6 @@ def _message(
         raise WireError(f"a message too large to take in: {error}") from error
 
 
-@cache
-def _entries(kind: type) -> tuple[tuple[str, Any], ...]:
-    """Fields of a message and what they are by default, which is not sent."""
-    return tuple((entry.name, entry.default) for entry in fields(kind))
-
-
 def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     kind: type = value.__class__
     if kind in SCALARS:
@@ -160,7 +152,7 @@ def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     if MESSAGES.get(kind.__name__) is kind:
         content = {
             name: _to_tree(part, arrays)
-            for name, default in _entries(kind)
+            for name, default in entries(kind)
             if (part := getattr(value, name)) is not default
         }
         return {kind.__name__: content}
