@@ -110,6 +110,20 @@ def test_a_lost_worker_leaves_a_brought_engine_usable():
     assert np.isfinite(again.singular_values).all()
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_only_the_worker_that_was_lost_is_started_again(at):
+    seen = []
+
+    def callback(record, state):
+        seen.append([child.pid for child in children()])
+        if record.round == 2:
+            psutil.Process(seen[0][at]).kill()
+
+    lp.svd(A, 3, steps=4, engine="processes:3", workers=7, max_rounds=5, rng=0, callback=callback)
+    assert set(seen[0]) - set(seen[-1]) == {seen[0][at]}
+    assert len(seen[-1]) == 3
+
+
 def test_an_exception_in_the_callback_leaves_no_process():
     def callback(record, state):
         raise KeyError("mine")

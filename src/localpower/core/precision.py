@@ -13,6 +13,7 @@ always be rounded, as the server goes on with what it sent. What is summed is ro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ def finite(A: Any) -> bool:
     """Whether all numbers are, also of what is `narrowed`; only a sum that is not needs a look."""
     if A.dtype == np.uint16:
         A = widened(A)
-    return bool(np.isfinite(np.einsum("i->", A.reshape(-1))) or np.isfinite(A).all())
+    return math.isfinite(np.einsum("i->", A.reshape(-1))) or bool(np.isfinite(A).all())
 
 
 @dataclass(frozen=True, slots=True)

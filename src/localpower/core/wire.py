@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import IO, Any, Literal
 
 import numpy as np
@@ -39,6 +39,7 @@ def _types(order: Literal["<", ">"]) -> dict[str, np.dtype[Any]]:
 
 ARRAY_TYPES = _types("<")
 FILE_TYPES = ARRAY_TYPES | _types(">")
+ARRAY_NAMES = {dtype: name for name, dtype in ARRAY_TYPES.items()}
 
 MESSAGES: dict[str, type] = {
     kind.__name__: kind
@@ -54,6 +55,10 @@ MESSAGES: dict[str, type] = {
 FILES = ("Stored", "StoredCSR")  # messages that make the receiver read files
 
 
+Fill = Callable[[memoryview], None]  # puts bytes where they belong
+Reading = Generator[memoryview, None, Any]
+
+
 def register(kind: type) -> type:
     """Add a message type to the closed list; for those that are defined above the core."""
     MESSAGES[kind.__name__] = kind
@@ -64,7 +69,7 @@ def encode(message: Any) -> Iterator[bytes | memoryview]:
     """Yield a message's frame piece by piece, without copying its arrays."""
     arrays: list[np.ndarray[Any, Any]] = []
     tree = _to_tree(message, arrays)
-    header = _to_json([tree, [(array.dtype.str, array.shape) for array in arrays]]).encode()
+    header = _to_json([tree, [(ARRAY_NAMES[A.dtype], A.shape) for A in arrays]]).encode()
     yield PREFIX.pack(MAGIC, len(header)) + header
     for array in arrays:
         if array.size:
@@ -78,30 +83,43 @@ def send(message: Any, stream: IO[bytes]) -> None:
     stream.flush()
 
 
-def receive(stream: IO[bytes], max_bytes: int, files: bool = False) -> Any:
-    """Read one message, of at most `max_bytes` of arrays, from a binary stream.
+def reading(max_bytes: int, files: bool = False, fill: Fill | None = None) -> Reading:
+    """Yield, one after the other, where the bytes of a frame belong; return its message.
 
-    Raises `EOFError` where the stream ends. `files` allows rows that the receiver is to read from
-    files; set it only towards a process of the same user.
+    Its arrays have at most `max_bytes`; if they come in another way, that is what `fill` does.
+    `files` allows rows that the receiver is to read from files; set it only towards a process of
+    the same user.
     """
-
-    def read(length: int) -> bytearray:
-        buffer = bytearray(length)
-        _fill(stream, memoryview(buffer))
-        return buffer
-
-    header = read(_length(read(PREFIX.size)))
-    return _message(header, lambda view: _fill(stream, view), max_bytes, files)
+    prefix = bytearray(PREFIX.size)
+    yield memoryview(prefix)
+    header = bytearray(_length(prefix))
+    yield memoryview(header)
+    message = _message(header, max_bytes, files)
+    return (yield from message) if fill is None else _read(message, fill)
 
 
-def decode(
-    head: bytearray, fill: Callable[[memoryview], None], max_bytes: int, files: bool = False
+def receive(
+    stream: IO[bytes], max_bytes: int, files: bool = False, fill: Fill | None = None
 ) -> Any:
+    """Read one message from a binary stream, as `reading`; `EOFError` tells that it has ended."""
+    return _read(reading(max_bytes, files, fill), lambda view: _fill(stream, view))
+
+
+def decode(head: bytearray, fill: Fill, max_bytes: int, files: bool = False) -> Any:
     """Make a message of the first piece of its frame; `fill` reads what belongs in an array."""
     header = head[PREFIX.size :]
     if len(head) < PREFIX.size or _length(head) != len(header):
         raise WireError("a frame whose header is not as long as it says")
-    return _message(header, fill, max_bytes, files)
+    return _read(_message(header, max_bytes, files), fill)
+
+
+def _read(frame: Reading, fill: Fill) -> Any:
+    while True:
+        try:
+            view = next(frame)
+        except StopIteration as end:
+            return end.value
+        fill(view)
 
 
 def _length(head: bytearray) -> int:
@@ -111,9 +129,7 @@ def _length(head: bytearray) -> int:
     return int(length)
 
 
-def _message(
-    header: bytearray, fill: Callable[[memoryview], None], max_bytes: int, files: bool
-) -> Any:
+def _message(header: bytearray, max_bytes: int, files: bool) -> Reading:
     try:
         text = header.decode()
         (tree, kinds), end = _from_json(text)
@@ -126,7 +142,7 @@ def _message(
         arrays = [np.empty(shape, dtype) for dtype, shape in described]
         for array in arrays:
             if array.size:
-                fill(array.data.cast("B"))
+                yield array.data.cast("B")
         message = _from_tree(tree, arrays, files)
         if not isinstance(tree, dict) or tree.keys().isdisjoint(MESSAGES):
             raise WireError(f"{type(message).__name__} is not a message")
@@ -141,21 +157,21 @@ def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     kind: type = value.__class__
     if kind in SCALARS:
         return value
+    if MESSAGES.get(kind.__name__) is kind:
+        content = {}
+        for name, default in entries(kind):
+            part = getattr(value, name)
+            if part is not default:
+                content[name] = part if part.__class__ in SCALARS else _to_tree(part, arrays)
+        return {kind.__name__: content}
     if isinstance(value, np.ndarray):
-        little = value.dtype.newbyteorder("<")
-        if little.str not in ARRAY_TYPES:
+        little = value.dtype if value.dtype in ARRAY_NAMES else value.dtype.newbyteorder("<")
+        if little not in ARRAY_NAMES:
             raise TypeError(f"an array of {value.dtype} cannot be sent")
         arrays.append(np.ascontiguousarray(value, dtype=little))
         return {"array": len(arrays) - 1}
     if kind is tuple or kind is list:
-        return [_to_tree(item, arrays) for item in value]
-    if MESSAGES.get(kind.__name__) is kind:
-        content = {
-            name: _to_tree(part, arrays)
-            for name, default in entries(kind)
-            if (part := getattr(value, name)) is not default
-        }
-        return {kind.__name__: content}
+        return [part if part.__class__ in SCALARS else _to_tree(part, arrays) for part in value]
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.dtype):
@@ -169,7 +185,7 @@ def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
 
 
 def _from_tree(tree: Any, arrays: list[np.ndarray[Any, Any]], files: bool) -> Any:
-    if type(tree) in SCALARS:
+    if tree.__class__ in SCALARS:
         return tree
     if isinstance(tree, list):
         return tuple([_from_tree(item, arrays, files) for item in tree])
@@ -179,8 +195,10 @@ def _from_tree(tree: Any, arrays: list[np.ndarray[Any, Any]], files: bool) -> An
     if kind in MESSAGES:
         if kind in FILES and not files:
             raise ValueError("files are not read for others")
-        named = {name: _from_tree(part, arrays, files) for name, part in content.items()}
-        return MESSAGES[kind](**named)
+        for name, part in content.items():
+            if part.__class__ not in SCALARS:
+                content[name] = _from_tree(part, arrays, files)
+        return MESSAGES[kind](**content)
     if kind == "dtype":
         return _known(content, FILE_TYPES)
     if kind == "csr":

@@ -2,163 +2,211 @@
 
 Workers are fresh interpreters that speak `core.wire` over their standard streams: scripts need no
 ``if __name__ == "__main__"``, nothing is pickled, rows are sent once (those in files not at all),
-and a worker ends by itself when the coordinator does.
+and a worker ends by itself when the coordinator does. Arrays of moderate size go through memory
+that is shared (`arena.py`): a basis is written once, however many workers there are.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 import weakref
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby
-from queue import Empty, Full, Queue, SimpleQueue
-from threading import Event, Thread
 from typing import Any, TypeVar
 
 from localpower.core import wire
 from localpower.core.engine import Engine
-from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
+from localpower.core.errors import (
+    DataError,
+    EngineError,
+    WireError,
+    WorkerFailed,
+    WorkerLate,
+    WorkerLost,
+)
 from localpower.core.shard import Shard
 from localpower.core.tasks import Task
+from localpower.engines.arena import Arena
 from localpower.engines.threads import cores
-from localpower.engines.worker import MAX_BYTES, READY, Failure, Forget, Place, Run
+from localpower.engines.worker import (
+    MAX_BYTES,
+    READY,
+    SHARED,
+    Failure,
+    Forget,
+    Place,
+    Run,
+    piped,
+    shared,
+)
 
 R = TypeVar("R")
 COMMAND = """
 import sys
-sys.path[:] = sys.argv[1:]
+sys.path[:] = sys.argv[3:]
 from localpower.engines.worker import main
-main()
+main(int(sys.argv[1]), int(sys.argv[2]))
 """
 PACKAGE = os.path.join(os.path.dirname(__file__), "..", "..")  # where this package is imported from
+AHEAD = 2  # replies of a worker that wait to be taken
+MOST_PARTS = 512  # of a frame that are written at once; systems have a limit
+MONTH = 2e6  # seconds, or nearly: systems have a limit
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Channel:
-    """One worker process, and a thread that talks to it.
+    """One worker process, and what passes between us; only `take` waits.
 
-    Messages are put in `inbox` with the number of replies they get. At most two replies wait to be
-    taken, so a fast worker cannot fill the coordinator's memory.
+    At most two replies are read before they are taken, so a fast worker cannot fill the
+    coordinator's memory. `peers` are the channels of the same engine: while one is waited for, the
+    others go on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, peers: Sequence[Channel], question: Arena) -> None:
         search = [os.path.abspath(path) for path in [*sys.path, PACKAGE]]
+        self._answer = Arena()
+        files = [arena.file for arena in (question, self._answer)]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", COMMAND, *search],
+            [sys.executable, "-P", "-c", COMMAND, *map(str, files), *search],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # what waits in a buffer of ours, `poll` does not see
             env={**os.environ, **dict.fromkeys(BLAS_THREADS, "1")},
             pipesize=1 << 20,
+            pass_fds=[file for file in files if file >= 0],
             start_new_session=True,  # Ctrl-C is for the coordinator to handle
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._to, self._from = self.process.stdin, self.process.stdout
+        for stream in (self._to, self._from):
+            os.set_blocking(stream.fileno(), False)
+        self._peers = peers
         self._folder = os.stat(".")  # that paths are relative to
         self.shards: list[int] = []
         self.waiting = 0  # replies that were asked for and not taken
-        self.late = False
-        self.error: Exception | None = None
+        self.broken = False  # whether something was left in its middle
         self._started = False
-        self.inbox: SimpleQueue[tuple[Any, int] | None] = SimpleQueue()
-        self._replies: Queue[Any] = Queue(maxsize=2)
-        self._closed = Event()
-        self._thread = Thread(target=self._talk, name="localpower", daemon=True)
-        self._thread.start()
+        self._frames: deque[Iterable[bytes | memoryview]] = deque()
+        self._unsent: list[memoryview] = []
+        self._replies: deque[Any] = deque()
+        self._incoming = self._listen()
+        self._unread = next(self._incoming)
 
-    def ask(self, message: Any, replies: int) -> None:
+    def ask(self, frame: Iterable[bytes | memoryview], replies: int) -> None:
         """Send a message that gets so many replies."""
         self.waiting += replies
-        self.inbox.put((message, replies))
+        self._frames.append(frame)
+        self._send()
 
-    def take(self, others: Iterable[Channel], until: float) -> Any:
-        """Return the next reply; raise if there is none to come, here or from the `others`."""
-        while True:
-            with suppress(Empty):
-                reply = self._replies.get(timeout=max(0.0, min(0.2, until - time.monotonic())))
-                self.waiting -= 1
-                if isinstance(reply, Failure) and reply.complaint:
-                    raise DataError(reply.complaint)
-                if isinstance(reply, Failure):
-                    raise WorkerFailed(f"a task failed on a worker process:\n{reply.traceback}")
-                return reply
-            for channel in (self, *others):
-                channel.check()
-            if time.monotonic() > until:
-                self.late = True
-                raise WorkerLate(
-                    f"worker process {self.process.pid}, which holds shards {self.shards}, has not "
-                    "replied in time; raise deadline=, or look for what it waits for"
-                )
+    def take(self, until: float) -> Any:
+        """Return the next reply; raise if there is none to come, here or from a peer."""
+        while not self._replies:
+            self._exchange(until)
+        self.waiting -= 1
+        reply = self._replies.popleft()
+        if isinstance(reply, Failure) and reply.complaint:
+            raise DataError(reply.complaint)
+        if isinstance(reply, Failure):
+            raise WorkerFailed(f"a task failed on a worker process:\n{reply.traceback}")
+        return reply
+
+    def fit(self) -> bool:
+        """Whether the worker can be used again."""
+        return not self.broken and self.process.poll() is None
 
     def idle(self) -> bool:
         """Whether the worker can take other shards: it is here, and has nothing left to say."""
-        ended = self.process.poll() is not None or self.error is not None
         here = os.path.samestat(self._folder, os.stat("."))
-        return here and not (ended or self.late or self.waiting)
+        return here and not self.waiting and self.fit()
 
     def drained(self, until: float) -> bool:
         """Take and forget what is still to come; tell whether the worker can be used again."""
-        try:
-            while self.waiting and not self.late:
-                with suppress(DataError, WorkerFailed):
-                    self.take((), until)
-            self.check()
-        except EngineError:
-            return False
-        return not self.late
-
-    def check(self) -> None:
-        """Raise if the conversation has broken off."""
-        if isinstance(self.error, EOFError | OSError):
-            raise WorkerLost(self._obituary()) from self.error
-        if self.error is not None:
-            raise self.error
+        while self.waiting and not self.broken:
+            with suppress(DataError, EngineError, WireError):  # of a peer, perhaps
+                self.take(until)
+        return self.fit()
 
     def kill(self) -> None:
-        """End the process and the thread, whatever they are doing."""
-        self._closed.set()
-        self.inbox.put(None)
+        """End the process, whatever it is doing."""
         self.process.kill()
         self.process.wait()
-        self._thread.join()
-        for stream in (self._to, self._from):
-            with suppress(OSError):
-                stream.close()
+        for stream in (self._to, self._from, self._answer):
+            stream.close()
 
-    def _talk(self) -> None:
+    def _exchange(self, until: float) -> None:
+        """Send and receive what can be, here and with the peers; wait if that is nothing."""
+        if self.broken:
+            raise WorkerLost(self._obituary())
+        peers = [peer for peer in self._peers if not peer.broken]
+        poll = select.poll()
+        for peer in peers:
+            if peer._unsent:
+                poll.register(peer._to, select.POLLOUT)
+            if len(peer._replies) < AHEAD:
+                poll.register(peer._from, select.POLLIN)
+        left = until - time.monotonic()
+        ready = dict(poll.poll(None if left == math.inf else 1e3 * min(max(left, 0.0), MONTH)))
+        for peer in peers:
+            if peer._to.fileno() in ready:
+                peer._send()
+            if peer._from.fileno() in ready:
+                peer._receive()
+        if not ready and time.monotonic() >= until:
+            self.broken = True
+            raise WorkerLate(
+                f"worker process {self.process.pid}, which holds shards {self.shards}, has not "
+                "replied in time; raise deadline=, or look for what it waits for"
+            )
+
+    def _send(self) -> None:
+        """Write as much as the worker takes."""
+        self.broken = True  # unless we come to the end
         try:
-            self._await_start()
-            while (message := self.inbox.get()) is not None:
-                wire.send(message[0], self._to)
-                for _ in range(message[1]):
-                    self._put(wire.receive(self._from, MAX_BYTES))
-        except Exception as error:
-            self.error = error
+            while self._unsent or self._frames:
+                parts = self._unsent or [memoryview(part) for part in self._frames.popleft()]
+                self._unsent = parts
+                self._unsent = _after(parts, os.writev(self._to.fileno(), parts[:MOST_PARTS]))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise WorkerLost(self._obituary()) from error
+        self.broken = False
 
-    def _await_start(self) -> None:
-        """Skip what was printed while Python started; the worker says when it is ready."""
-        seen = b""
-        while not seen.endswith(READY):
-            byte = self._from.read(1)
-            if not byte:
-                raise EOFError("the worker did not start")
+    def _receive(self) -> None:
+        """Read as much as there is, up to two replies."""
+        self.broken = True  # unless we come to the end
+        while len(self._replies) < AHEAD:
+            count = self._from.readinto(self._unread)  # type: ignore[attr-defined]
+            if count is None:
+                break
+            if not count:
+                raise WorkerLost(self._obituary())
+            self._unread = self._unread[count:]
+            while not self._unread:
+                self._unread = next(self._incoming)
+        self.broken = False
+
+    def _listen(self) -> Iterator[memoryview]:
+        """Yield where the next bytes belong; keep replies that are complete."""
+        seen, byte = b"", bytearray(1)
+        while not seen.endswith(READY):  # skip what was printed while Python started
+            yield memoryview(byte)
             seen = seen[-len(READY) :] + byte
         self._started = True
-
-    def _put(self, reply: Any) -> None:
-        while not self._closed.is_set():
-            try:
-                self._replies.put(reply, timeout=0.1)
-            except Full:
-                continue
-            return
+        while True:
+            yield memoryview(byte)
+            fill = self._answer.reader() if byte == SHARED else None
+            self._replies.append((yield from wire.reading(MAX_BYTES, fill=fill)))
+            if fill is not None:
+                self._answer.empty()
 
     def _obituary(self) -> str:
         with suppress(subprocess.TimeoutExpired):
@@ -175,6 +223,15 @@ class Channel:
         )
 
 
+def _after(parts: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of a frame when so many bytes have been sent."""
+    for at, part in enumerate(parts):
+        if count < len(part):
+            return [part[count:], *parts[at + 1 :]]
+        count -= len(part)
+    return []
+
+
 class Processes(Engine):
     """Runs tasks in `size` worker processes; shard i lives in process i modulo `size`."""
 
@@ -186,6 +243,7 @@ class Processes(Engine):
         self._channels: list[Channel] = []
         self._shards: list[Shard] = []
         self._lasting: Task[Any] | None = None
+        self._question = Arena()
         weakref.finalize(self, _kill, self._channels)
 
     @property
@@ -201,20 +259,20 @@ class Processes(Engine):
         self._channels[:] = idle
         for channel in idle:
             channel.shards = []
-            channel.ask(Forget(), 0)
+            channel.ask(piped(Forget()), 0)
         while len(self._channels) < count:
-            self._channels.append(Channel())
+            self._channels.append(Channel(self._channels, self._question))
         for number in range(len(shards)):
             self._channel(number).shards.append(number)
-        placements = [(number, Place(number, shard)) for number, shard in enumerate(shards)]
-        for _ in self._converse(((n, place, 1) for n, place in placements), range(len(shards))):
+        places = ((number, piped(Place(number, s)), 1) for number, s in enumerate(shards))
+        for _ in self._converse(places, range(len(shards))):
             pass
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
         if task.lasts:
             self._lasting = task
-        return self._converse(self._messages(task, numbers), numbers)
+        return self._converse(self._questions(task, numbers), numbers)
 
     def heal(self, numbers: Sequence[int]) -> None:
         """Start those workers again that are gone, late, or in the middle of something."""
@@ -223,38 +281,43 @@ class Processes(Engine):
             if channel.drained(until):
                 continue
             channel.kill()
-            again = self._channels[at] = Channel()
+            again = self._channels[at] = Channel(self._channels, self._question)
             again.shards = channel.shards
             for number in again.shards:
-                again.ask(Place(number, self._shards[number]), 1)
+                again.ask(piped(Place(number, self._shards[number])), 1)
                 if self._lasting is not None:
-                    again.ask(Run(self._lasting.for_shard(number), (number,)), 1)
+                    again.ask(piped(Run(self._lasting.for_shard(number), (number,))), 1)
             for _ in range(again.waiting):
-                again.take((), until)
+                again.take(until)
 
     def _until(self) -> float:
         return math.inf if self.deadline is None else time.monotonic() + self.deadline
 
     def close(self) -> None:
         _kill(self._channels)
-        self._shards = []
+        self._shards, self._question = [], Arena()
         super().close()
 
     def _channel(self, number: int) -> Channel:
         return self._channels[number % len(self._channels)]
 
-    def _messages(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[tuple[int, Any, int]]:
-        """One message per worker; where a task is scattered, one per shard."""
-        count = len(self._channels)
-        for worker in range(count):
-            mine = [(n, task.for_shard(n)) for n in numbers if n % count == worker]
-            for _, run in groupby(mine, key=lambda pair: id(pair[1])):
-                group = list(run)
-                held = tuple(number for number, _ in group)
-                yield held[0], Run(group[0][1], held), len(held)
+    def _questions(
+        self, task: Task[Any], numbers: Sequence[int]
+    ) -> Iterator[tuple[int, Iterable[bytes | memoryview], int]]:
+        """One message for all workers; where a task is scattered, one for each shard."""
+        if numbers and task.for_shard(numbers[0]) is task:
+            self._question.empty()  # all have replied to what was there
+            frame = shared(Run(task, tuple(numbers)), self._question)
+            for worker, count in Counter(n % len(self._channels) for n in numbers).items():
+                yield worker, frame, count
+            return
+        for number in numbers:
+            yield number, piped(Run(task.for_shard(number), (number,))), 1
 
     def _converse(
-        self, messages: Iterable[tuple[int, Any, int]], numbers: Sequence[int]
+        self,
+        messages: Iterable[tuple[int, Iterable[bytes | memoryview], int]],
+        numbers: Sequence[int],
     ) -> Iterator[Any]:
         """Send messages, each to where a shard lives; yield replies in the order of `numbers`.
 
@@ -263,12 +326,12 @@ class Processes(Engine):
         if not self._channels:
             raise EngineError("this engine holds no shards: place them first")
         until = self._until()
-        if any(channel.waiting for channel in self._channels):
+        if any(channel.waiting or channel.broken for channel in self._channels):
             self.heal(range(len(self.rows)))
-        for number, message, replies in messages:
-            self._channel(number).ask(message, replies)
+        for number, frame, replies in messages:
+            self._channel(number).ask(frame, replies)
         for number in numbers:
-            yield self._channel(number).take(self._channels, until)
+            yield self._channel(number).take(until)
 
 
 def _kill(channels: list[Channel]) -> None:

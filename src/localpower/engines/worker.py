@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any, BinaryIO
@@ -20,8 +21,10 @@ from localpower.core.errors import DataError
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Shard
 from localpower.core.tasks import Done, Task
+from localpower.engines.arena import Arena
 
 READY = b"\n<localpower worker>\n"  # comes after whatever was printed while Python started
+PIPED, SHARED = b"\0", b"\1"  # before a frame: its arrays follow, or are in the arena
 MAX_BYTES = 1 << 44  # the coordinator is our own parent: only nonsense is refused
 
 
@@ -43,7 +46,7 @@ class Forget:
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Run a task on these shards in this order; one reply each."""
+    """Run a task on those of these shards that are here, in this order; one reply each."""
 
     task: Task[Any]
     numbers: tuple[int, ...]
@@ -58,12 +61,31 @@ class Failure:
     complaint: str = ""
 
 
-def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
+def piped(message: Any) -> Iterator[bytes | memoryview]:
+    """What goes through a pipe for a message: how its arrays travel, its head, and the arrays."""
+    yield PIPED
+    yield from wire.encode(message)
+
+
+def shared(message: Any, arena: Arena) -> Sequence[bytes | memoryview]:
+    """The same where the arrays go into the arena, if that takes them."""
+    head, *parts = wire.encode(message)
+    return (SHARED, head) if arena.put(parts) else (PIPED, head, *parts)
+
+
+def serve(incoming: BinaryIO, outgoing: BinaryIO, question: Arena, answer: Arena) -> None:
     """Answer messages until the input ends."""
     matrices: dict[int, LocalMatrix] = {}
-    while True:
+
+    def reply(content: Any) -> None:
+        for part in shared(content, answer):
+            outgoing.write(part)
+        outgoing.flush()
+
+    while how := incoming.read(1):
+        fill = question.reader() if how == SHARED else None
         try:
-            message = wire.receive(incoming, MAX_BYTES, files=True)
+            message = wire.receive(incoming, MAX_BYTES, files=True, fill=fill)
         except EOFError:
             return
         if isinstance(message, Forget):
@@ -71,16 +93,16 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
             continue
         if isinstance(message, Place):
             matrices[message.number] = LocalMatrix(message.shard)
-            wire.send(Done(), outgoing)
+            reply(Done())
             continue
-        for number in message.numbers:
+        for number in filter(matrices.__contains__, message.numbers):
             try:
-                reply = message.task(matrices[number])
+                content = message.task(matrices[number])
             except DataError as error:
-                reply = Failure(traceback.format_exc(), str(error))
+                content = Failure(traceback.format_exc(), str(error))
             except Exception:
-                reply = Failure(traceback.format_exc())
-            wire.send(reply, outgoing)
+                content = Failure(traceback.format_exc())
+            reply(content)
 
 
 def _leave_with_parent(parent: int) -> None:
@@ -90,8 +112,11 @@ def _leave_with_parent(parent: int) -> None:
     os._exit(0)
 
 
-def main() -> None:
-    """Serve on the standard streams, which are kept clear of prints and of Ctrl-C."""
+def main(question: int, answer: int) -> None:
+    """Serve on the standard streams, which are kept clear of prints and of Ctrl-C.
+
+    Arrays pass through arenas, whose files these are.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -99,6 +124,6 @@ def main() -> None:
     try:
         outgoing.write(READY)
         outgoing.flush()
-        serve(incoming, outgoing)
+        serve(incoming, outgoing, Arena(question), Arena(answer))
     except BrokenPipeError:  # the coordinator is gone
         os._exit(0)
