@@ -1,6 +1,7 @@
 """Memory that processes share: what passes through it, and what goes through the pipe instead."""
 
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -60,6 +61,24 @@ def test_nothing_is_overwritten_before_it_was_read(ends):
 @pytest.mark.parametrize("size", [0, SMALL - 1, LARGE + 1])
 def test_what_is_small_or_too_large_is_refused(ends, size):
     assert not ends[0].put([memoryview(bytes(size))])
+
+
+def test_a_limit_of_the_process_is_no_error(ends, monkeypatch):
+    """Where files may not be so large, or there may be none, arrays go through pipes."""
+    here = ends[0]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 * SMALL, before[1]))
+    try:
+        assert not here.put([memoryview(bytes(5 * SMALL))])
+        assert here.put([memoryview(bytes(SMALL))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    def refused(name):
+        raise PermissionError(name)
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    assert not Arena().put([memoryview(bytes(SMALL))])
 
 
 def test_an_arena_that_is_closed_or_forgotten_leaves_no_file_open():

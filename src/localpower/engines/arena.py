@@ -24,9 +24,7 @@ class Arena:
     """
 
     def __init__(self, file: int | None = None) -> None:
-        if file is None:
-            file = os.memfd_create("localpower") if hasattr(os, "memfd_create") else -1
-        self.file = file
+        self.file = file = _nameless() if file is None else file
         self._memory: mmap.mmap | None = None
         self._close = weakref.finalize(self, os.close, file) if file >= 0 else lambda: None
 
@@ -35,9 +33,12 @@ class Arena:
         size = sum(map(len, parts))
         if self.file < 0 or not SMALL <= size <= LARGE or (self._memory and self._memory[0]):
             return False
-        if not self._memory or len(self._memory) < START + size:
-            os.ftruncate(self.file, START + size)
-        memory = self._mapped(START + size)
+        try:
+            if not self._memory or len(self._memory) < START + size:
+                os.ftruncate(self.file, START + size)
+            memory = self._mapped(START + size)
+        except OSError:  # a limit of this process
+            return False
         memory[0] = 1
         at = START
         for part in parts:
@@ -71,3 +72,11 @@ class Arena:
         if self._memory is None or len(self._memory) < size:
             self._memory = mmap.mmap(self.file, 0)
         return self._memory
+
+
+def _nameless() -> int:
+    """A file of the kernel's, or -1 where there are none."""
+    try:
+        return os.memfd_create("localpower")
+    except (AttributeError, OSError):
+        return -1
