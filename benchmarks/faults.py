@@ -31,11 +31,13 @@ import psutil
 
 import localpower as lp
 from localpower.core.engine import Engine
+from localpower.engines import processes
 from localpower.engines.blas import one_blas_thread
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSTOP)
 METHODS = ("local_power", "dpi", "local_ritz", "block_lanczos", "tsqr", "gram", "uda", "dr_svd")
 DEADLINE, LIMIT = 2.0, 120.0  # seconds of a round, and of a run
+processes.PATIENCE = 5.0  # seconds that a process may take to start, which some do not survive
 RETRIES = 4
 ROWS, COLUMNS, RANK = 600, 600, 4  # a basis has 19 kB: it goes through shared memory
 

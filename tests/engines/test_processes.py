@@ -14,6 +14,7 @@ import pytest
 from helpers import same_bits
 
 import localpower as lp
+from localpower.engines.processes import COMMAND
 
 A = np.random.default_rng(0).standard_normal((4000, 60))
 
@@ -145,6 +146,7 @@ def test_an_engine_that_is_forgotten_ends_its_processes():
 SCRIPT = """
 import numpy as np, psutil, sys
 import localpower as lp
+from localpower.engines.processes import COMMAND
 def callback(record, state):
     if record.round == 3:
         print(*[c.pid for c in psutil.Process().children()], flush=True)
@@ -238,3 +240,25 @@ def test_a_worker_that_cannot_start_says_so(monkeypatch):
     monkeypatch.setattr("localpower.engines.processes.COMMAND", "raise SystemExit(3)")
     with pytest.raises(lp.WorkerLost, match="could not start: it ended with status 3"):
         lp.svd(A, 2, engine="processes:2", rng=0)
+
+
+def test_a_worker_that_never_starts_is_given_up(monkeypatch):
+    monkeypatch.setattr("localpower.engines.processes.COMMAND", "import time; time.sleep(1000)")
+    monkeypatch.setattr("localpower.engines.processes.PATIENCE", 0.5)
+    with pytest.raises(lp.WorkerLate, match=r"has not started within 0\.5 s"):
+        lp.svd(A, 2, engine="processes:2", rng=0, retries=1)
+
+
+def test_the_deadline_begins_when_workers_have_started(monkeypatch):
+    """They take longer than that to start, at first and when one is started again."""
+    slow = "import time; time.sleep(6)" + COMMAND
+    monkeypatch.setattr("localpower.engines.processes.COMMAND", slow)
+
+    def callback(record, state):
+        if record.round == 2:
+            children()[0].kill()
+
+    result = lp.svd(A, 3, steps=2, engine="processes:2", workers=3, max_rounds=4, rng=0,
+                    deadline=5, callback=callback)  # fmt: skip
+    assert len(result.run["faults"]) == 1
+    assert "killed by SIGKILL" in result.run["faults"][0]["what"]

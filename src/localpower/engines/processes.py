@@ -57,12 +57,13 @@ main(int(sys.argv[1]), int(sys.argv[2]))
 PACKAGE = os.path.join(os.path.dirname(__file__), "..", "..")  # where this package is imported from
 AHEAD = 2  # replies of a worker that wait to be taken
 MOST_PARTS = 512  # of a frame that are written at once; systems have a limit
+PATIENCE = 30.0  # seconds that a worker may take to start, whatever the deadline
 MONTH = 2e6  # seconds, or nearly: systems have a limit
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Channel:
-    """One worker process, and what passes between us; only `take` waits.
+    """One worker process, and what passes between us; only `begin` and `take` wait.
 
     At most two replies are read before they are taken, so a fast worker cannot fill the
     coordinator's memory. `peers` are the channels of the same engine: while one is waited for, the
@@ -100,6 +101,12 @@ class Channel:
         self._incoming = self._listen()
         self._unread = next(self._incoming)
 
+    def begin(self) -> None:
+        """Wait until the worker has started."""
+        until = time.monotonic() + PATIENCE
+        while not self._started:
+            self._exchange(until)
+
     def ask(self, frame: Iterable[bytes | memoryview], replies: int) -> None:
         """Send a message that gets so many replies."""
         self.waiting += replies
@@ -120,7 +127,7 @@ class Channel:
 
     def fit(self) -> bool:
         """Whether the worker can be used again."""
-        return not self.broken and self.process.poll() is None
+        return self._started and not self.broken and self.process.poll() is None
 
     def idle(self) -> bool:
         """Whether the worker can take other shards: it is here, and has nothing left to say."""
@@ -129,7 +136,7 @@ class Channel:
 
     def drained(self, until: float) -> bool:
         """Take and forget what is still to come; tell whether the worker can be used again."""
-        while self.waiting and not self.broken:
+        while self.waiting and self.fit():
             with suppress(DataError, EngineError, WireError):  # of a peer, perhaps
                 self.take(until)
         return self.fit()
@@ -161,9 +168,12 @@ class Channel:
                 peer._receive()
         if not ready and time.monotonic() >= until:
             self.broken = True
+            name = f"worker process {self.process.pid}"
             raise WorkerLate(
-                f"worker process {self.process.pid}, which holds shards {self.shards}, has not "
-                "replied in time; raise deadline=, or look for what it waits for"
+                f"{name}, which holds shards {self.shards}, has not replied in time; raise "
+                "deadline=, or look for what it waits for"
+                if self._started
+                else f"{name} has not started within {PATIENCE:g} s; look for what it waits for"
             )
 
     def _send(self) -> None:
@@ -264,6 +274,8 @@ class Processes(Engine):
             self._channels.append(Channel(self._channels, self._question))
         for number in range(len(shards)):
             self._channel(number).shards.append(number)
+        for channel in self._channels:
+            channel.begin()
         places = ((number, piped(Place(number, s)), 1) for number, s in enumerate(shards))
         for _ in self._converse(places, range(len(shards))):
             pass
@@ -277,18 +289,26 @@ class Processes(Engine):
     def heal(self, numbers: Sequence[int]) -> None:
         """Start those workers again that are gone, late, or in the middle of something."""
         until = self._until()
-        for at, channel in enumerate(self._channels):
-            if channel.drained(until):
-                continue
-            channel.kill()
-            again = self._channels[at] = Channel(self._channels, self._question)
-            again.shards = channel.shards
-            for number in again.shards:
-                again.ask(piped(Place(number, self._shards[number])), 1)
-                if self._lasting is not None:
-                    again.ask(piped(Run(self._lasting.for_shard(number), (number,))), 1)
-            for _ in range(again.waiting):
-                again.take(until)
+        unfit = [channel for channel in self._channels if not channel.drained(until)]
+        again = [self._replaced(channel) for channel in unfit]
+        for channel in again:
+            channel.begin()
+        until = self._until()
+        for channel in again:
+            for _ in range(channel.waiting):
+                channel.take(until)
+
+    def _replaced(self, channel: Channel) -> Channel:
+        """Start another worker in place of this, which is sent the same shards."""
+        channel.kill()
+        again = Channel(self._channels, self._question)
+        self._channels[self._channels.index(channel)] = again
+        again.shards = channel.shards
+        for number in again.shards:
+            again.ask(piped(Place(number, self._shards[number])), 1)
+            if self._lasting is not None:
+                again.ask(piped(Run(self._lasting.for_shard(number), (number,))), 1)
+        return again
 
     def _until(self) -> float:
         return math.inf if self.deadline is None else time.monotonic() + self.deadline
