@@ -14,6 +14,8 @@ import pytest
 from helpers import same_bits
 
 import localpower as lp
+from localpower.core.shard import Shard
+from localpower.core.tasks import TopVectors
 from localpower.engines.processes import COMMAND
 
 A = np.random.default_rng(0).standard_normal((4000, 60))
@@ -125,6 +127,16 @@ def test_only_the_worker_that_was_lost_is_started_again(at):
     assert len(seen[-1]) == 3
 
 
+def test_a_round_that_another_has_cut_off_is_an_error_and_not_a_wait():
+    with lp.connect("processes:2") as engine:
+        engine.place([Shard((A[i::3],), 60, A.dtype, number=i) for i in range(3)])
+        first, second = (engine.map(TopVectors(1)) for _ in range(2))
+        vectors = next(first).vectors
+        np.testing.assert_array_equal(vectors, next(iter(list(second))).vectors)
+        with pytest.raises(lp.EngineError, match="another task was sent before"):
+            next(first)
+
+
 def test_an_exception_in_the_callback_leaves_no_process():
     def callback(record, state):
         raise KeyError("mine")
@@ -146,6 +158,8 @@ def test_an_engine_that_is_forgotten_ends_its_processes():
 SCRIPT = """
 import numpy as np, psutil, sys
 import localpower as lp
+from localpower.core.shard import Shard
+from localpower.core.tasks import TopVectors
 from localpower.engines.processes import COMMAND
 def callback(record, state):
     if record.round == 3:

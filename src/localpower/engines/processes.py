@@ -115,6 +115,8 @@ class Channel:
 
     def take(self, until: float) -> Any:
         """Return the next reply; raise if there is none to come, here or from a peer."""
+        if not self.waiting:
+            raise EngineError("another task was sent before all replies to this were taken")
         while not self._replies:
             self._exchange(until)
         self.waiting -= 1
