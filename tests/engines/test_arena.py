@@ -12,7 +12,7 @@ from localpower.core.shard import Shard
 from localpower.core.tasks import PowerSteps
 from localpower.engines.arena import LARGE, SMALL, Arena
 
-pytestmark = pytest.mark.skipif(
+nameless = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="this system has no files without a name"
 )
 
@@ -38,6 +38,7 @@ def ends():
     there.close()
 
 
+@nameless
 def test_arrays_are_read_as_they_were_put_also_when_later_ones_are_larger(ends):
     here, there = ends
     for size in (SMALL // 8, SMALL, 10 * SMALL, SMALL // 8):
@@ -48,6 +49,7 @@ def test_arrays_are_read_as_they_were_put_also_when_later_ones_are_larger(ends):
         there.empty()
 
 
+@nameless
 def test_nothing_is_overwritten_before_it_was_read(ends):
     here, there = ends
     first, second = np.zeros(SMALL), np.ones(2 * SMALL)
@@ -58,11 +60,13 @@ def test_nothing_is_overwritten_before_it_was_read(ends):
     assert here.put(parts_of(second))
 
 
+@nameless
 @pytest.mark.parametrize("size", [0, SMALL - 1, LARGE + 1])
 def test_what_is_small_or_too_large_is_refused(ends, size):
     assert not ends[0].put([memoryview(bytes(size))])
 
 
+@nameless
 def test_a_limit_of_the_process_is_no_error(ends, monkeypatch):
     """Where files may not be so large, or there may be none, arrays go through pipes."""
     here = ends[0]
@@ -81,6 +85,7 @@ def test_a_limit_of_the_process_is_no_error(ends, monkeypatch):
     assert not Arena().put([memoryview(bytes(SMALL))])
 
 
+@nameless
 def test_an_arena_that_is_closed_or_forgotten_leaves_no_file_open():
     before = os.listdir("/proc/self/fd")
     for close in (True, False):
@@ -97,7 +102,7 @@ def test_an_arena_that_is_closed_or_forgotten_leaves_no_file_open():
 def test_products_are_the_same_whichever_way_they_come(monkeypatch, shared, d):
     """Five shards in two processes: while the first reply is not read, others take the pipe."""
     if not shared:
-        monkeypatch.delattr(os, "memfd_create")
+        monkeypatch.delattr(os, "memfd_create", raising=False)
     rng = np.random.default_rng(0)
     shards = [Shard((rng.standard_normal((2, d)),), d, np.dtype(float), number=i) for i in range(5)]
     tasks = [PowerSteps(rng.standard_normal((d, 8)), 1) for _ in range(2)]
