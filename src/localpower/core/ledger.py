@@ -7,8 +7,10 @@ message, shapes and a few scalars (under 500 bytes on our own wire) are not coun
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -111,14 +113,27 @@ class Ledger:
 
 
 @cache
-def entries(kind: type) -> tuple[tuple[str, Any], ...]:
-    """Names of the fields of a task or reply, and what those are by default."""
-    return tuple((entry.name, entry.default) for entry in fields(kind))
+def names(kind: type) -> tuple[str, ...]:
+    """Names of the fields of a task or reply."""
+    return tuple([entry.name for entry in fields(kind)])
+
+
+@cache
+def _getter(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    some = names(kind)
+    if len(some) > 1:
+        return attrgetter(*some)
+    return lambda message: tuple([getattr(message, name) for name in some])
+
+
+def parts(message: Any) -> tuple[Any, ...]:
+    """What is in the fields of a task or reply."""
+    return _getter(message.__class__)(message)
 
 
 def arrays(message: Any) -> list[tuple[str, Any]]:
     """Those fields of a task or reply that are arrays."""
-    pairs = [(name, getattr(message, name)) for name, _ in entries(message.__class__)]
+    pairs = zip(names(message.__class__), parts(message), strict=True)
     return [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
 
 

@@ -1,8 +1,10 @@
 """Tasks, replies and shards as bytes: the only serialisation there is.
 
-A frame is ``b"LPW2"``, the length of a header, the header, and the raw bytes of its arrays. The
-header is JSON: a tree of scalars and lists, in which a message stands as ``{name: fields}`` and an
-array as ``{"array": number}``, and the types and shapes of the arrays. Defaults are left out.
+A frame is ``b"LPW3"``, two lengths, the form of a message, its values, and the raw bytes of its
+arrays. The form is JSON: ``[name, part, ...]`` stands for a message with all its fields,
+``["array", type, size, ...]`` for an array, and 0 for the next of the values, which are a list of
+JSON's own. Forms are the same from round to round: what one means is worked out once.
+
 Message types come from one closed list and array types from another, and sizes are checked
 before anything is allocated. Nothing is ever unpickled.
 """
@@ -12,20 +14,23 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import IO, Any, Literal
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
 from localpower.core import tasks
 from localpower.core.errors import WireError
-from localpower.core.ledger import Ledger, Round, entries
+from localpower.core.ledger import Ledger, Round, parts
 from localpower.core.moments import Moments
 from localpower.core.shard import Shard, Stored, StoredCSR, check_compressed
 
-MAGIC = b"LPW2"
-PREFIX = struct.Struct("<4sI")
+MAGIC = b"LPW3"
+PREFIX = struct.Struct("<4sII")
 MAX_HEADER = 1 << 24
+FEW, SHORT = 64, 1 << 12  # parts and bytes of a form that is remembered
 SCALARS = frozenset({type(None), bool, int, float, str})
 _to_json = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 _from_json = json.JSONDecoder().raw_decode
@@ -59,6 +64,20 @@ Fill = Callable[[memoryview], None]  # puts bytes where they belong
 Reading = Generator[memoryview, None, Any]
 
 
+class Plan(NamedTuple):
+    """What a form means.
+
+    The values and the arrays come first; every step of the `program` picks some of what there is
+    and makes one more of them, the last of which is the message.
+    """
+
+    values: int
+    arrays: list[tuple[np.dtype[Any], tuple[int, ...]]]
+    size: int
+    files: bool
+    program: list[tuple[Callable[..., Any], Callable[[list[Any]], Sequence[Any]]]]
+
+
 def register(kind: type) -> type:
     """Add a message type to the closed list; for those that are defined above the core."""
     MESSAGES[kind.__name__] = kind
@@ -67,10 +86,12 @@ def register(kind: type) -> type:
 
 def encode(message: Any) -> Iterator[bytes | memoryview]:
     """Yield a message's frame piece by piece, without copying its arrays."""
+    values: list[Any] = []
     arrays: list[np.ndarray[Any, Any]] = []
-    tree = _to_tree(message, arrays)
-    header = _to_json([tree, [(ARRAY_NAMES[A.dtype], A.shape) for A in arrays]]).encode()
-    yield PREFIX.pack(MAGIC, len(header)) + header
+    form = _form(message, values, arrays)
+    form = (_written if len(values) + len(arrays) <= FEW else _written.__wrapped__)(form)
+    content = _to_json(values).encode()
+    yield PREFIX.pack(MAGIC, len(form), len(content)) + form + content
     for array in arrays:
         if array.size:
             yield array.data.cast("B")
@@ -92,9 +113,10 @@ def reading(max_bytes: int, files: bool = False, fill: Fill | None = None) -> Re
     """
     prefix = bytearray(PREFIX.size)
     yield memoryview(prefix)
-    header = bytearray(_length(prefix))
+    form, content = _lengths(prefix)
+    header = bytearray(form + content)
     yield memoryview(header)
-    message = _message(header, max_bytes, files)
+    message = _message(header, form, max_bytes, files)
     return (yield from message) if fill is None else _read(message, fill)
 
 
@@ -107,10 +129,10 @@ def receive(
 
 def decode(head: bytearray, fill: Fill, max_bytes: int, files: bool = False) -> Any:
     """Make a message of the first piece of its frame; `fill` reads what belongs in an array."""
-    header = head[PREFIX.size :]
-    if len(head) < PREFIX.size or _length(head) != len(header):
+    form, content = _lengths(head) if len(head) >= PREFIX.size else (0, 0)
+    if PREFIX.size + form + content != len(head):
         raise WireError("a frame whose header is not as long as it says")
-    return _read(_message(header, max_bytes, files), fill)
+    return _read(_message(head[PREFIX.size :], form, max_bytes, files), fill)
 
 
 def _read(frame: Reading, fill: Fill) -> Any:
@@ -122,89 +144,152 @@ def _read(frame: Reading, fill: Fill) -> Any:
         fill(view)
 
 
-def _length(head: bytearray) -> int:
-    magic, length = PREFIX.unpack_from(head)
-    if magic != MAGIC or length > MAX_HEADER:
-        raise WireError(f"not a frame of this version: it starts with {magic!r}, {length} bytes")
-    return int(length)
+def _lengths(head: bytearray) -> tuple[int, int]:
+    magic, form, content = PREFIX.unpack_from(head)
+    if magic != MAGIC or form + content > MAX_HEADER:
+        raise WireError(
+            f"not a frame of this version: it starts with {magic!r}, {form + content} bytes"
+        )
+    return form, content
 
 
-def _message(header: bytearray, max_bytes: int, files: bool) -> Reading:
+def _message(header: bytearray, form: int, max_bytes: int, files: bool) -> Reading:
     try:
-        text = header.decode()
-        (tree, kinds), end = _from_json(text)
-        if end != len(text):
-            raise ValueError(f"more after the header: {text[end:][:20]!r}")
-        described = [(_known(kind), shape) for kind, shape in kinds]
-        size = sum([dtype.itemsize * _count(shape) for dtype, shape in described])
-        if size > max_bytes:
-            raise WireError(f"a message of {size} bytes where at most {max_bytes} are expected")
-        arrays = [np.empty(shape, dtype) for dtype, shape in described]
+        plan = (_plan if form <= SHORT else _plan.__wrapped__)(bytes(header[:form]))
+        if plan.files and not files:
+            raise ValueError("files are not read for others")
+        if plan.size > max_bytes:
+            raise WireError(
+                f"a message of {plan.size} bytes where at most {max_bytes} are expected"
+            )
+        values = _parsed(header[form:])
+        if not isinstance(values, list) or len(values) != plan.values:
+            raise ValueError(f"not the {plan.values} values that belong in the form")
+        made = [value if value.__class__ in SCALARS else _plain(value) for value in values]
+        arrays = [np.empty(shape, dtype) for dtype, shape in plan.arrays]
         for array in arrays:
             if array.size:
                 yield array.data.cast("B")
-        message = _from_tree(tree, arrays, files)
-        if not isinstance(tree, dict) or tree.keys().isdisjoint(MESSAGES):
-            raise WireError(f"{type(message).__name__} is not a message")
-        return message
+        made += arrays
+        for make, pick in plan.program:
+            made.append(make(*pick(made)))
+        return made[-1]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise WireError(f"malformed message: {error}") from error
     except (MemoryError, RecursionError) as error:
         raise WireError(f"a message too large to take in: {error}") from error
 
 
-def _to_tree(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+def _form(value: Any, values: list[Any], arrays: list[np.ndarray[Any, Any]]) -> Any:
+    """The form of a message; what belongs in it goes into the lists."""
     kind: type = value.__class__
     if kind in SCALARS:
-        return value
+        values.append(value)
+        return 0
     if MESSAGES.get(kind.__name__) is kind:
-        content = {}
-        for name, default in entries(kind):
-            part = getattr(value, name)
-            if part is not default:
-                content[name] = part if part.__class__ in SCALARS else _to_tree(part, arrays)
-        return {kind.__name__: content}
+        return (kind.__name__, *_forms(parts(value), values, arrays))
     if isinstance(value, np.ndarray):
         little = value.dtype if value.dtype in ARRAY_NAMES else value.dtype.newbyteorder("<")
         if little not in ARRAY_NAMES:
             raise TypeError(f"an array of {value.dtype} cannot be sent")
         arrays.append(np.ascontiguousarray(value, dtype=little))
-        return {"array": len(arrays) - 1}
+        return ("array", ARRAY_NAMES[little], *value.shape)
     if kind is tuple or kind is list:
-        return [part if part.__class__ in SCALARS else _to_tree(part, arrays) for part in value]
+        before = len(values)
+        inner = _forms(value, values, arrays)
+        if any(inner):
+            return ("tuple", *inner)
+        values[before:] = [values[before:]]
+        return 0
     if isinstance(value, np.generic):
-        return value.item()
+        return _form(value.item(), values, arrays)
     if isinstance(value, np.dtype):
         if value.str not in FILE_TYPES:
             raise TypeError(f"{value} cannot be sent")
-        return {"dtype": value.str}
+        return ("dtype", _form(value.str, values, arrays))
     if hasattr(value, "indptr"):
-        parts = [_to_tree(part, arrays) for part in (value.data, value.indices, value.indptr)]
-        return {"csr": [*parts, value.shape]}
+        whole = value.data, value.indices, value.indptr, value.shape
+        return ("csr", *_forms(whole, values, arrays))
     raise TypeError(f"{kind.__name__} cannot be sent")
 
 
-def _from_tree(tree: Any, arrays: list[np.ndarray[Any, Any]], files: bool) -> Any:
-    if tree.__class__ in SCALARS:
-        return tree
-    if isinstance(tree, list):
-        return tuple([_from_tree(item, arrays, files) for item in tree])
-    ((kind, content),) = tree.items()
-    if kind == "array":
-        return arrays[content]
-    if kind in MESSAGES:
-        if kind in FILES and not files:
-            raise ValueError("files are not read for others")
-        for name, part in content.items():
-            if part.__class__ not in SCALARS:
-                content[name] = _from_tree(part, arrays, files)
-        return MESSAGES[kind](**content)
-    if kind == "dtype":
-        return _known(content, FILE_TYPES)
-    if kind == "csr":
-        data, indices, indptr, shape = (_from_tree(part, arrays, files) for part in content)
-        return _csr(data, indices, indptr, shape)
-    raise ValueError(f"unknown entry {kind!r}")
+def _forms(several: Iterable[Any], values: list[Any], arrays: list[np.ndarray[Any, Any]]) -> Any:
+    inner = []
+    for value in several:
+        if value.__class__ in SCALARS:  # as in `_form`, but most are
+            values.append(value)
+            inner.append(0)
+        else:
+            inner.append(_form(value, values, arrays))
+    return inner
+
+
+@lru_cache
+def _written(form: Any) -> bytes:
+    """A form as text."""
+    return _to_json(form).encode()
+
+
+@lru_cache
+def _plan(form: bytes) -> Plan:
+    """Work out what a form means."""
+    tree = _parsed(form)
+    count = 0
+    arrays: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
+    steps: list[tuple[str, list[tuple[int, int]]]] = []
+
+    def visit(node: Any) -> tuple[int, int]:
+        """Where something will be found: among the values, the arrays or what is made."""
+        nonlocal count
+        if node == 0:
+            count += 1
+            return 0, count - 1
+        name, *inner = node
+        if name == "array":
+            dtype, *shape = inner
+            _count(shape)
+            arrays.append((_known(dtype), tuple(shape)))
+            return 1, len(arrays) - 1
+        if name not in MAKERS and name not in MESSAGES:
+            raise ValueError(f"unknown entry {name!r}")
+        steps.append((name, [visit(part) for part in inner]))
+        return 2, len(steps) - 1
+
+    visit(tree)
+    if tree[0] not in MESSAGES:
+        raise WireError(f"{tree[0]} is not a message")
+    start = 0, count, count + len(arrays)
+    program = [
+        (MAKERS.get(name) or MESSAGES[name], _picker([start[kind] + at for kind, at in inner]))
+        for name, inner in steps
+    ]
+    size = sum([dtype.itemsize * _count(shape) for dtype, shape in arrays])
+    return Plan(count, arrays, size, any(name in FILES for name, _ in steps), program)
+
+
+def _picker(places: list[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """What picks these of a list; as a sequence, also if that is one or none."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
+
+
+def _parsed(text: bytes | bytearray) -> Any:
+    """JSON and nothing after it."""
+    whole = text.decode()
+    found, end = _from_json(whole)
+    if end != len(whole):
+        raise ValueError(f"more after what was said: {whole[end:][:20]!r}")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value with tuples for lists."""
+    if value.__class__ in SCALARS:
+        return value
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r:.20} among values")
+    return tuple([_plain(item) for item in value])
 
 
 def _csr(data: Any, indices: Any, indptr: Any, shape: tuple[int, ...]) -> Any:
@@ -219,6 +304,13 @@ def _csr(data: Any, indices: Any, indptr: Any, shape: tuple[int, ...]) -> Any:
     matrix = csr_array(parts, shape=shape)
     check_compressed(matrix)
     return matrix
+
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "tuple": lambda *parts: parts,
+    "dtype": lambda name: _known(name, FILE_TYPES),
+    "csr": _csr,
+}
 
 
 def _known(kind: Any, known: dict[str, np.dtype[Any]] = ARRAY_TYPES) -> np.dtype[Any]:

@@ -617,12 +617,14 @@ class Mpi(Engine):
         link = self._link
         work: deque[tuple[int, int, Task[Any]]] = deque()
         while True:
-            found = link.wait(lambda: link.look(0, COMMAND) or (bool(work) and link.idle()))
+            found = link.wait(lambda: (bool(work) and link.idle()) or link.look(0, COMMAND))
             if found is True:
                 run, number, task = work.popleft()
                 try:
                     reply = self._run(task, number)
-                    if not link.called():  # else it has been given up
+                    if link.called():  # it has been given up
+                        work.clear()
+                    else:
                         link.send(reply, 0, REPLY, run)
                 except (DataError, EngineError) as error:
                     self._alarm(error, run)
