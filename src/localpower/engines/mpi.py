@@ -617,18 +617,9 @@ class Mpi(Engine):
         link = self._link
         work: deque[tuple[int, int, Task[Any]]] = deque()
         while True:
-            found = link.wait(lambda: (bool(work) and link.idle()) or link.look(0, COMMAND))
+            found = link.wait(lambda: (link.idle() and bool(work)) or link.look(0, COMMAND))
             if found is True:
-                run, number, task = work.popleft()
-                try:
-                    reply = self._run(task, number)
-                    if link.called():  # it has been given up
-                        work.clear()
-                    else:
-                        link.send(reply, 0, REPLY, run)
-                except (DataError, EngineError) as error:
-                    self._alarm(error, run)
-                    work.clear()
+                self._answer(work)
                 continue
             _, stamp, read = found
             message = read()
@@ -643,6 +634,20 @@ class Mpi(Engine):
                 self._alarm(error, message.run)
             except GivenUp:
                 pass
+            del message  # it has arrays, and the next may be long in coming
+
+    def _answer(self, work: deque[tuple[int, int, Task[Any]]]) -> None:
+        """Do what is next and reply, unless it has been given up."""
+        run, number, task = work.popleft()
+        try:
+            reply = self._run(task, number)
+            if self._link.called():
+                work.clear()
+            else:
+                self._link.send(reply, 0, REPLY, run)
+        except (DataError, EngineError) as error:
+            self._alarm(error, run)
+            work.clear()
 
     def _begin(self, message: Hold | Ask) -> Iterator[tuple[int, int, Task[Any]]]:
         """Do what rank 0 asks at once; yield what can be done bit by bit."""

@@ -82,27 +82,31 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO, question: Arena, answer: Arena
             outgoing.write(part)
         outgoing.flush()
 
-    while how := incoming.read(1):
-        fill = question.reader() if how == SHARED else None
-        try:
-            message = wire.receive(incoming, MAX_BYTES, files=True, fill=fill)
-        except EOFError:
-            return
+    def obey(message: Any) -> None:
         if isinstance(message, Forget):
             matrices.clear()
-            continue
-        if isinstance(message, Place):
+        elif isinstance(message, Place):
             matrices[message.number] = LocalMatrix(message.shard)
             reply(Done())
-            continue
-        for number in filter(matrices.__contains__, message.numbers):
-            try:
-                content = message.task(matrices[number])
-            except DataError as error:
-                content = Failure(traceback.format_exc(), str(error))
-            except Exception:
-                content = Failure(traceback.format_exc())
-            reply(content)
+        else:
+            for number in filter(matrices.__contains__, message.numbers):
+                reply(_outcome(message.task, matrices[number]))
+
+    while how := incoming.read(1):
+        fill = question.reader() if how == SHARED else None
+        try:  # the message is nobody's after that: the next may be long in coming
+            obey(wire.receive(incoming, MAX_BYTES, files=True, fill=fill))
+        except EOFError:
+            return
+
+
+def _outcome(task: Task[Any], matrix: LocalMatrix) -> Any:
+    try:
+        return task(matrix)
+    except DataError as error:
+        return Failure(traceback.format_exc(), str(error))
+    except Exception:
+        return Failure(traceback.format_exc())
 
 
 def _leave_with_parent(parent: int) -> None:
