@@ -234,21 +234,21 @@ def _written(form: Any) -> bytes:
 def _plan(form: bytes) -> Plan:
     """Work out what a form means."""
     tree = _parsed(form)
-    count = 0
+    count = size = 0
     arrays: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
     steps: list[tuple[str, list[tuple[int, int]]]] = []
 
     def visit(node: Any) -> tuple[int, int]:
         """Where something will be found: among the values, the arrays or what is made."""
-        nonlocal count
+        nonlocal count, size
         if node == 0:
             count += 1
             return 0, count - 1
         name, *inner = node
         if name == "array":
             dtype, *shape = inner
-            _count(shape)
             arrays.append((_known(dtype), tuple(shape)))
+            size += arrays[-1][0].itemsize * _count(shape)
             return 1, len(arrays) - 1
         if name not in MAKERS and name not in MESSAGES:
             raise ValueError(f"unknown entry {name!r}")
@@ -263,7 +263,6 @@ def _plan(form: bytes) -> Plan:
         (MAKERS.get(name) or MESSAGES[name], _picker([start[kind] + at for kind, at in inner]))
         for name, inner in steps
     ]
-    size = sum([dtype.itemsize * _count(shape) for dtype, shape in arrays])
     return Plan(count, arrays, size, any(name in FILES for name, _ in steps), program)
 
 
