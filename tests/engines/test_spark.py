@@ -296,9 +296,8 @@ def test_a_python_process_keeps_matrices_up_to_a_limit_and_takes_all_it_is_sent(
     empty = Shard((), 12, A.dtype)
 
     def ask(run, number, task, before=0, after=0, lasting=None):
-        letter = module.PICKLE.dumps((task, lasting))
         sent = iter(frames)
-        job = module.Job(run, (empty,) * 3, letter, before, after)
+        job = module.Job(run, (empty,) * 3, (task, lasting), before, after)
         [(place, reply)] = job(number, sent)
         assert place == number
         assert not list(sent)

@@ -8,6 +8,7 @@ made a matrix of it before. Whatever is lost, Spark computes again.
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import count, groupby, islice
-from operator import add
+from operator import iadd
 from threading import Event
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -107,7 +108,7 @@ class Spark(Engine):
         while levels[-1] > FAN_IN:
             levels.append(-(-levels[-1] // FAN_IN))
         with self._job(task, self.numbers()) as job:
-            total: R = reduce(add, self._collected(job, range(levels[-1]), levels[1:]))
+            total: R = reduce(iadd, self._collected(job, range(levels[-1]), levels[1:]))
         return total
 
     def takes(self, data: Any) -> bool:
@@ -256,8 +257,8 @@ class Spark(Engine):
         alike = all(mine is task for mine in tasks.values())
         mark, lasting = self._lasting
         after = next(self._marks) if task.lasts else mark
-        letter: Any = PICKLE.dumps((task if alike else tasks, lasting))
-        if len(letter) > LARGE:
+        letter: Any = (task if alike else tasks, lasting)
+        if _weight(letter) > LARGE:
             letter = self._within(partial(self._context.broadcast, letter))
         try:
             yield Job(self._run, self._frames, letter, mark, after)
@@ -373,8 +374,8 @@ class Job:
         yield number, failures[0] if failures else reply
 
     def _reply(self, number: int, frames: Iterator[bytes]) -> Any:
-        letter = self.letter.value if isinstance(self.letter, Broadcast) else self.letter
-        task, lasting = PICKLE.loads(letter)
+        letter = self.letter
+        task, lasting = letter.value if isinstance(letter, Broadcast) else letter
         kept = self._find(number, frames, lasting)
         kept.mark = self.before if self.after == self.before else -1
         reply = (task[number] if isinstance(task, dict) else task)(kept.matrix)
@@ -425,7 +426,7 @@ def _fold(number: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, 
     failures = [reply for reply in replies if isinstance(reply, Failure)]
     if not failures:
         with _reported() as failures, one_blas_thread():
-            total = reduce(add, replies)
+            total = reduce(iadd, replies)
     yield number, failures[0] if failures else total
 
 
@@ -448,6 +449,13 @@ def _chunks(pieces: Iterable[Piece]) -> Iterator[Piece]:
         step = max(1, rows if is_stored(piece) else CHUNK * rows // max(1, _size(piece)))
         for start in range(0, max(rows, 1), step):
             yield cut(piece, start, min(start + step, rows))
+
+
+def _weight(letter: Any) -> int:
+    """Bytes of arrays in what is to be sent, each once."""
+    arrays: list[pickle.PickleBuffer] = []
+    pickle.dumps(letter, protocol=5, buffer_callback=arrays.append)
+    return sum(array.raw().nbytes for array in arrays)
 
 
 def _size(piece: Piece) -> int:
