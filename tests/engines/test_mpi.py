@@ -53,15 +53,17 @@ def _nothing_is_left(request):
 
 
 def job(ranks, *command, **options):
-    """Run an MPI job; return what it printed."""
-    return subprocess.run(
-        [MPIEXEC, "-n", str(ranks), sys.executable, *command],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env=ENVIRONMENT,
-        **options,
-    )
+    """Run an MPI job; return what it printed. One that takes too long is ended, with its ranks."""
+    whole = [MPIEXEC, "-n", str(ranks), sys.executable, *command]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(whole, env=ENVIRONMENT, **pipes, **options) as run:
+        try:
+            printed = run.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            for process in (*psutil.Process(run.pid).children(recursive=True), run):
+                process.kill()
+            pytest.fail(f"{command} took longer than {SECONDS} s: {run.communicate()}")
+    return subprocess.CompletedProcess(whole, run.returncode, *printed)
 
 
 def well(ranks, *names):
