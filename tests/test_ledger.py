@@ -6,6 +6,8 @@ import scipy.sparse as sp
 from helpers import ENGINES, with_spectrum
 
 import localpower as lp
+from localpower.core.ledger import arrays, regular
+from localpower.core.tasks import Eigenvectors, Weighed
 
 SIZES = [40, 1, 0, 30, 29]  # one shard with a row, one without
 N, D, M, K, R = 100, 13, 5, 3, 4
@@ -133,3 +135,16 @@ def test_totals_are_the_sums_of_all_rounds_and_history_agrees():
         assert getattr(ledger, name) == total == sum(getattr(part, name) for part in parts)
     assert sum(r.bytes_up for r in result.history) == ledger.phase("iterate").bytes_up
     assert sum(r.bytes_down for r in result.history) == ledger.phase("iterate").bytes_down
+
+
+def test_a_regular_message_has_the_same_numbers_in_arrays_that_blas_takes_as_they_are():
+    raw = np.zeros(8 * 12 + 1, np.uint8)[1:].view(np.float64).reshape(4, 3)
+    assert not raw.flags.aligned
+    raw[:] = np.arange(12).reshape(4, 3)
+    reply = Weighed(Eigenvectors(raw, np.arange(6.0)[::2]), 12, 96, 0, 1, "2.0", 3)
+    found = regular((reply, 5))[0]
+    for name, found_array in arrays(found.content):
+        assert found_array.flags.c_contiguous, name
+        assert found_array.flags.aligned, name
+        assert np.array_equal(found_array, getattr(reply.content, name))
+    assert (found.words, found.key, found.number) == (12, "2.0", 3)

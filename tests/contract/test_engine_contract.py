@@ -11,13 +11,16 @@ from helpers import ENGINES, METHODS, REMOTE, cluster, same_bits, with_spectrum
 
 import localpower as lp
 from localpower.core.errors import EngineError
+from localpower.core.ledger import arrays
 from localpower.core.tasks import Describe, PowerSteps, Scatter, TopVectors, Triangle
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
+from localpower.engines.inline import Inline
 
 DENSE = with_spectrum(203, 0.7 ** np.arange(17), seed=1) * 10
 SPARSE = sp.random_array((203, 17), density=0.2, rng=np.random.default_rng(2), format="csr")
 UNEQUAL = [DENSE[:150], DENSE[150:151], DENSE[:0], DENSE[151:]]
+LARGER = np.array_split(with_spectrum(1500, 0.95 ** np.arange(100), seed=3) + 0.1, 9)
 
 METHODS_ASKED = ("local_power", "local_ritz", "tsqr", "uda", "wda", "dr_svd")
 DATA = {
@@ -27,7 +30,10 @@ DATA = {
     "sparse": SPARSE,
     "unequal shards": UNEQUAL,
     "Fortran order": np.asfortranarray(DENSE),
+    "larger": LARGER,  # BLAS has other routines for small matrices
 }
+LISTS = ("unequal shards", "larger")
+RANKS = {"larger": 20}
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +64,11 @@ def engine(address):
 
 @cache
 def reference(method, name):
-    return lp.svd(DATA[name], 4, engine="inline", **options(method, name))
+    return lp.svd(DATA[name], RANKS.get(name, 4), engine="inline", **options(method, name))
 
 
 def options(method, name):
-    workers = None if name == "unequal shards" else 7
+    workers = None if isinstance(DATA[name], list) else 7
     how = {"max_rounds": 3, "return_u": True, "center": True, "rng": 5}
     return {"method": method, "workers": workers} | how
 
@@ -76,18 +82,47 @@ def combinations():
     """Engines, methods and data; where processes are to be waited for, those that differ most."""
     for name in ENGINES:
         others = ["local_ritz"] if "processes" in name else METHODS
-        yield from product([name], METHODS, ["unequal shards"])
-        yield from product([name], others, [kind for kind in DATA if kind != "unequal shards"])
+        yield from product([name], METHODS, LISTS)
+        yield from product([name], others, [kind for kind in DATA if kind not in LISTS])
     for name in REMOTE:
-        yield from product([name], METHODS_ASKED, ["unequal shards"])
+        yield from product([name], METHODS_ASKED, LISTS)
         yield from product([name], ["local_ritz"], ["float32", "sparse"])
 
 
 @pytest.mark.parametrize(("address", "method", "name"), list(combinations()), indirect=["address"])
 def test_every_engine_gives_the_bits_of_the_reference(engine, method, name):
-    result = lp.svd(DATA[name], 4, engine=engine, **options(method, name))
+    result = lp.svd(DATA[name], RANKS.get(name, 4), engine=engine, **options(method, name))
     assert same_bits(reference(method, name), result)
     assert reference(method, name).ledger == result.ledger
+
+
+def test_replies_have_arrays_that_are_contiguous_and_aligned(engine):
+    place(engine, LARGER, len(LARGER))
+    for task in (TopVectors(20, values=True), Triangle(np.eye(100)), PowerSteps(np.eye(100), 2)):
+        for reply in engine.map(task):
+            for name, A in arrays(reply):
+                assert A.flags.c_contiguous, name
+                assert A.flags.aligned, name
+
+
+ROUNDED = ["local_power", "dpi", "local_ritz", "block_krylov"]
+
+
+@pytest.mark.parametrize(
+    ("method", "wire"), [*product(METHODS, ["float64"]), *product(ROUNDED, ["bfloat16"])]
+)
+def test_methods_send_and_get_arrays_that_are_contiguous(method, wire):
+    class Strict(Inline):
+        def map(self, task, order=None):
+            for number in self.numbers(order):
+                asked = task.for_shard(number)
+                (reply,) = super().map(task, [number])
+                for message in (asked.task, reply.content):
+                    assert all(A.flags.c_contiguous for _, A in arrays(message)), message
+                yield reply
+
+    how = options(method, "larger") | {"wire": wire}
+    assert lp.svd(LARGER, 20, engine=Strict(), **how).components.shape == (20, 100)
 
 
 def test_files_give_the_bits_of_arrays_in_memory(engine, tmp_path):

@@ -36,6 +36,7 @@ def factors(engine: Engine, basis: Array, rank: int, gram: bool = False) -> Fact
     Each right vector's entry of largest magnitude is positive. `gram` says that shards have formed
     ``A_iᵀA_i`` and may use it.
     """
+    basis = np.ascontiguousarray(basis)
     R = triangles(engine, basis, gram)
     P, S, Wt = np.linalg.svd(np.vstack(R), full_matrices=False)
     V = basis @ Wt[:rank].T

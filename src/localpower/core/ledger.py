@@ -8,7 +8,7 @@ message, shapes and a few scalars (under 500 bytes on our own wire) are not coun
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -135,6 +135,20 @@ def arrays(message: Any) -> list[tuple[str, Any]]:
     """Those fields of a task or reply that are arrays."""
     pairs = zip(names(message.__class__), parts(message), strict=True)
     return [pair for pair in pairs if isinstance(pair[1], np.ndarray)]
+
+
+def regular(message: Any) -> Any:
+    """The same, with arrays that are contiguous and aligned, however they have come.
+
+    BLAS has other routines for other arrays, which give other last bits.
+    """
+    if isinstance(message, np.ndarray):
+        return np.require(message, requirements=["C", "ALIGNED"])
+    if isinstance(message, tuple):
+        return tuple(map(regular, message))
+    if not is_dataclass(message):
+        return message
+    return message.__class__(*map(regular, parts(message)))
 
 
 def weigh(message: Any) -> tuple[int, int]:

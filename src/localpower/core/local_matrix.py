@@ -208,7 +208,7 @@ class LocalMatrix:
         floor = values[0] * columns * np.finfo(self.dtype).eps if values.size else 0.0
         kept = values > max(floor, 0.0)
         values, vectors = values[kept] / max(rows, 1), vectors[:, kept]
-        return vectors.astype(self.dtype, copy=False), values.astype(self.dtype, copy=False)
+        return np.ascontiguousarray(vectors, self.dtype), values.astype(self.dtype, copy=False)
 
     def _scaled(self, Z: Array) -> Array:
         factor = self.factor if isinstance(self.factor, float) else self.factor[:, None]

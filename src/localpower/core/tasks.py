@@ -1,7 +1,8 @@
 """Everything a data holder can ever be asked, and what it replies.
 
 A task is data: it is called on a `LocalMatrix` and returns a reply. Replies that an engine may add
-up define ``+``. Nothing else crosses between the coordinator and a worker.
+up define ``+``. Nothing else crosses between the coordinator and a worker. Arrays in them are
+contiguous: some engines would make them so, others not, and products have other last bits then.
 """
 
 from __future__ import annotations
@@ -380,7 +381,7 @@ class Triangle(Task[Factor]):
         if R is None:
             R = triangular(matrix.apply(self.basis).astype(np.float64, copy=False))
             R = R * signs(R)[:, None]
-        return Factor(R.astype(matrix.dtype, copy=False))
+        return Factor(np.ascontiguousarray(R, matrix.dtype))
 
 
 def signs(R: Array) -> Array:

@@ -46,6 +46,7 @@ from localpower.core.errors import (
     WorkerLate,
     WorkerLost,
 )
+from localpower.core.ledger import regular
 from localpower.core.linalg import FAN_IN
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Held, Piece, Shard, is_stored
@@ -113,7 +114,7 @@ def _hold(pieces: tuple[Piece, ...], shard: Shard) -> State:
 
 def _run(state: State, message: Message) -> Any:
     with _one_thread():
-        return message.task(state[0])
+        return regular(message.task)(state[0])
 
 
 def _change(state: State, message: Message) -> State:
@@ -132,7 +133,7 @@ def _same(reply: Any) -> Any:
 def _pass(pieces: tuple[Piece, ...], message: Message, shard: Shard) -> Any:
     matrix = Passing(replace(shard, pieces=pieces))
     if message.lasting is not None:
-        message.lasting(matrix)
+        regular(message.lasting)(matrix)
     return _run((matrix, None), message)
 
 
@@ -612,8 +613,7 @@ class Dask(Engine):
         """Wait for results and bring them here."""
         self._finish(futures)
         bring = partial(self.client.gather, list(futures), asynchronous=True)
-        results: list[Any] = self._call(bring)
-        return results
+        return [regular(result) for result in self._call(bring)]
 
     def _finish(self, futures: Sequence[Future[Any]]) -> None:
         """Wait until all are done; raise if one has failed, is late, or cannot come."""
