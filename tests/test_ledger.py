@@ -1,13 +1,16 @@
 """The account equals the closed formula of every method."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers import ENGINES, with_spectrum
+from helpers import ENGINES, METHODS, with_spectrum
 
 import localpower as lp
 from localpower.core.ledger import arrays, regular
 from localpower.core.tasks import Eigenvectors, Weighed
+from localpower.engines.inline import Inline
 
 SIZES = [40, 1, 0, 30, 29]  # one shard with a row, one without
 N, D, M, K, R = 100, 13, 5, 3, 4
@@ -135,6 +138,26 @@ def test_totals_are_the_sums_of_all_rounds_and_history_agrees():
         assert getattr(ledger, name) == total == sum(getattr(part, name) for part in parts)
     assert sum(r.bytes_up for r in result.history) == ledger.phase("iterate").bytes_up
     assert sum(r.bytes_down for r in result.history) == ledger.phase("iterate").bytes_down
+
+
+ROUNDED = ["local_power", "dpi", "local_ritz", "block_krylov"]
+
+
+@pytest.mark.parametrize(
+    ("method", "wire"), [*product(METHODS, ["float64"]), *product(ROUNDED, ["bfloat16"])]
+)
+def test_methods_send_and_get_arrays_that_are_contiguous(method, wire):
+    class Strict(Inline):
+        def map(self, task, order=None):
+            for number in self.numbers(order):
+                asked = task.for_shard(number)
+                (reply,) = super().map(task, [number])
+                for message in (asked.task, reply.content):
+                    assert all(array.flags.c_contiguous for _, array in arrays(message)), message
+                yield reply
+
+    how = {"method": method, "wire": wire, "max_rounds": 3, "return_u": True, "rng": 5}
+    lp.pca(BLOCKS, K, engine=Strict(), **how)
 
 
 def test_a_regular_message_has_the_same_numbers_in_arrays_that_blas_takes_as_they_are():

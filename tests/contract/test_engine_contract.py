@@ -15,7 +15,6 @@ from localpower.core.ledger import arrays
 from localpower.core.tasks import Describe, PowerSteps, Scatter, TopVectors, Triangle
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
-from localpower.engines.inline import Inline
 
 DENSE = with_spectrum(203, 0.7 ** np.arange(17), seed=1) * 10
 SPARSE = sp.random_array((203, 17), density=0.2, rng=np.random.default_rng(2), format="csr")
@@ -103,26 +102,6 @@ def test_replies_have_arrays_that_are_contiguous_and_aligned(engine):
             for name, A in arrays(reply):
                 assert A.flags.c_contiguous, name
                 assert A.flags.aligned, name
-
-
-ROUNDED = ["local_power", "dpi", "local_ritz", "block_krylov"]
-
-
-@pytest.mark.parametrize(
-    ("method", "wire"), [*product(METHODS, ["float64"]), *product(ROUNDED, ["bfloat16"])]
-)
-def test_methods_send_and_get_arrays_that_are_contiguous(method, wire):
-    class Strict(Inline):
-        def map(self, task, order=None):
-            for number in self.numbers(order):
-                asked = task.for_shard(number)
-                (reply,) = super().map(task, [number])
-                for message in (asked.task, reply.content):
-                    assert all(A.flags.c_contiguous for _, A in arrays(message)), message
-                yield reply
-
-    how = options(method, "larger") | {"wire": wire}
-    assert lp.svd(LARGER, 20, engine=Strict(), **how).components.shape == (20, 100)
 
 
 def test_files_give_the_bits_of_arrays_in_memory(engine, tmp_path):
