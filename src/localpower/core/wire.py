@@ -104,27 +104,23 @@ def send(message: Any, stream: IO[bytes]) -> None:
     stream.flush()
 
 
-def reading(max_bytes: int, files: bool = False, fill: Fill | None = None) -> Reading:
+def reading(max_bytes: int, files: bool = False) -> Reading:
     """Yield, one after the other, where the bytes of a frame belong; return its message.
 
-    Its arrays have at most `max_bytes`; if they come in another way, that is what `fill` does.
-    `files` allows rows that the receiver is to read from files; set it only towards a process of
-    the same user.
+    Its arrays have at most `max_bytes`. `files` allows rows that the receiver is to read from
+    files; set it only towards a process of the same user.
     """
     prefix = bytearray(PREFIX.size)
     yield memoryview(prefix)
     form, content = _lengths(prefix)
     header = bytearray(form + content)
     yield memoryview(header)
-    message = _message(header, form, max_bytes, files)
-    return (yield from message) if fill is None else _read(message, fill)
+    return (yield from _message(header, form, max_bytes, files))
 
 
-def receive(
-    stream: IO[bytes], max_bytes: int, files: bool = False, fill: Fill | None = None
-) -> Any:
+def receive(stream: IO[bytes], max_bytes: int, files: bool = False) -> Any:
     """Read one message from a binary stream, as `reading`; `EOFError` tells that it has ended."""
-    return _read(reading(max_bytes, files, fill), lambda view: _fill(stream, view))
+    return read(reading(max_bytes, files), lambda view: _fill(stream, view))
 
 
 def decode(head: bytearray, fill: Fill, max_bytes: int, files: bool = False) -> Any:
@@ -132,10 +128,11 @@ def decode(head: bytearray, fill: Fill, max_bytes: int, files: bool = False) -> 
     form, content = _lengths(head) if len(head) >= PREFIX.size else (0, 0)
     if PREFIX.size + form + content != len(head):
         raise WireError("a frame whose header is not as long as it says")
-    return _read(_message(head[PREFIX.size :], form, max_bytes, files), fill)
+    return read(_message(head[PREFIX.size :], form, max_bytes, files), fill)
 
 
-def _read(frame: Reading, fill: Fill) -> Any:
+def read(frame: Reading, fill: Fill) -> Any:
+    """Read what can be had at once; `fill` puts bytes where they belong."""
     while True:
         try:
             view = next(frame)

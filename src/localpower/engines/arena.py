@@ -1,4 +1,4 @@
-"""Memory that two processes share, for the arrays of their messages.
+"""Memory that two processes share, for messages with arrays.
 
 A pipe takes an array in small pieces, each of which is copied twice while the other side waits. An
 arena is written and read at the speed of memory, and one is read by all workers that are sent the
@@ -14,13 +14,13 @@ import weakref
 from collections.abc import Callable, Sequence
 
 SMALL, LARGE = 1 << 14, 1 << 25  # bytes of a message that are worth it, and that are kept at most
-START = 64  # bytes before the first array; the first of them tells whether the arena is taken
+START = 64  # bytes before a frame; the first of them tells whether the arena is taken
 
 
 class Arena:
-    """The arrays of one message, put by one process and copied by others.
+    """The frame of one message, put by one process and copied by others.
 
-    Only the head of the message, through a pipe, says that they are there: so it is sent after.
+    Only a byte, through a pipe, says that it is there: so that is sent after.
     """
 
     def __init__(self, file: int | None = None) -> None:
@@ -29,7 +29,7 @@ class Arena:
         self._close = weakref.finalize(self, os.close, file) if file >= 0 else lambda: None
 
     def put(self, parts: Sequence[bytes | memoryview]) -> bool:
-        """Take in these arrays; or refuse: too few bytes, too many, or the last are still here."""
+        """Take in a frame; or refuse: too few bytes, too many, or the last is still here."""
         size = sum(map(len, parts))
         if self.file < 0 or not SMALL <= size <= LARGE or (self._memory and self._memory[0]):
             return False
@@ -47,7 +47,7 @@ class Arena:
         return True
 
     def reader(self) -> Callable[[memoryview], None]:
-        """What copies the arrays, one after the other."""
+        """What copies the parts of a frame, one after the other."""
         at = START
 
         def fill(view: memoryview) -> None:

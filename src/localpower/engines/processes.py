@@ -215,10 +215,12 @@ class Channel:
         self._started = True
         while True:
             yield memoryview(byte)
-            fill = self._answer.reader() if byte == SHARED else None
-            self._replies.append((yield from wire.reading(MAX_BYTES, fill=fill)))
-            if fill is not None:
+            frame = wire.reading(MAX_BYTES)
+            if byte == SHARED:
+                self._replies.append(wire.read(frame, self._answer.reader()))
                 self._answer.empty()
+            else:
+                self._replies.append((yield from frame))
 
     def _obituary(self) -> str:
         with suppress(subprocess.TimeoutExpired):

@@ -24,7 +24,7 @@ from localpower.core.tasks import Done, Task
 from localpower.engines.arena import Arena
 
 READY = b"\n<localpower worker>\n"  # comes after whatever was printed while Python started
-PIPED, SHARED = b"\0", b"\1"  # before a frame: its arrays follow, or are in the arena
+PIPED, SHARED = b"\0", b"\1"  # a frame follows, or is in the arena
 MAX_BYTES = 1 << 44  # the coordinator is our own parent: only nonsense is refused
 
 
@@ -62,15 +62,15 @@ class Failure:
 
 
 def piped(message: Any) -> Iterator[bytes | memoryview]:
-    """What goes through a pipe for a message: how its arrays travel, its head, and the arrays."""
+    """What goes through a pipe for a message: that its frame follows, and the frame."""
     yield PIPED
     yield from wire.encode(message)
 
 
 def shared(message: Any, arena: Arena) -> Sequence[bytes | memoryview]:
-    """The same where the arrays go into the arena, if that takes them."""
-    head, *parts = wire.encode(message)
-    return (SHARED, head) if arena.put(parts) else (PIPED, head, *parts)
+    """The same where the frame goes into the arena, if that takes it."""
+    frame = list(wire.encode(message))
+    return (SHARED,) if arena.put(frame) else (PIPED, *frame)
 
 
 def serve(incoming: BinaryIO, outgoing: BinaryIO, question: Arena, answer: Arena) -> None:
@@ -92,10 +92,12 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO, question: Arena, answer: Arena
             for number in filter(matrices.__contains__, message.numbers):
                 reply(_outcome(message.task, matrices[number]))
 
-    while how := incoming.read(1):
-        fill = question.reader() if how == SHARED else None
+    while where := incoming.read(1):
         try:  # the message is nobody's after that: the next may be long in coming
-            obey(wire.receive(incoming, MAX_BYTES, files=True, fill=fill))
+            if where == SHARED:
+                obey(wire.read(wire.reading(MAX_BYTES, files=True), question.reader()))
+            else:
+                obey(wire.receive(incoming, MAX_BYTES, files=True))
         except EOFError:
             return
 
@@ -119,7 +121,7 @@ def _leave_with_parent(parent: int) -> None:
 def main(question: int, answer: int) -> None:
     """Serve on the standard streams, which are kept clear of prints and of Ctrl-C.
 
-    Arrays pass through arenas, whose files these are.
+    Frames with arrays pass through arenas, whose files these are.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
