@@ -37,7 +37,7 @@ from localpower.core.shard import Shard, is_sparse
 from localpower.data import partition as partitions
 from localpower.data.memory import budget
 from localpower.data.partition import PARTITIONS, Partition
-from localpower.data.source import Source, held, open_source, pieces_of
+from localpower.data.source import Source, held, open_source, opened
 from localpower.engines.registry import connect, terminable
 from localpower.engines.wrappers import Metered, Tolerant
 from localpower.planning import (
@@ -135,7 +135,7 @@ METHODS: dict[str, Callable[[Engine, np.random.Generator, Options], Iterator[Sta
 
 def svd(
     data: Any,
-    rank: int,
+    rank: int | Callable[[int, int], int],
     *,
     method: str = "auto",
     steps: int | None = None,
@@ -181,7 +181,8 @@ def svd(
         or a function from the number of a shard to its rows are the user's own shards. Integers
         become float64, float32 stays, sparse stays sparse. `read` has options for files.
     rank : int
-        How many singular triplets, k.
+        How many singular triplets, k; or a function that tells so from the numbers of rows and
+        columns, such as ``min``.
     method : str
         ``"auto"`` takes the one that `plan` finds cheapest for the engine; ``result.run["why"]``
         tells. ``"local_power"`` is Algorithm 1 of the paper. ``"dpi"`` takes one step a round,
@@ -294,7 +295,9 @@ def svd(
     """
     given = dict(locals())
     method, why = _asked(method, steps, schedule, align, align_at, proposal)
-    options = _options(rank, method, steps, schedule, align, align_at, proposal, width)
+    how_many = rank if callable(rank) else lambda rows, columns: rank
+    wanted = method, steps, schedule, align, align_at, proposal, width
+    options = _options(1 if callable(rank) else rank, *wanted)
     max_rounds, workers = _run_options(max_rounds, tol, workers, scale, callback)
     limits = _limits(max_bytes, max_seconds)
     every = _positive("every", every)
@@ -321,13 +324,14 @@ def svd(
                         "workers= and partition= cut rows anew, and these stay where they are: "
                         "leave them out, or cut the data before"
                     )
-                source = held(engine.adopt(data, pieces_of), "data", memory)
+                source = held(engine.adopt(data, opened), "data", memory)
             else:
                 source = open_source(data, memory=memory, cache=cache, shards=workers)
             if source is not data:
                 stack.callback(source.close)
             chosen = method == "auto"
             goal = (tolerance(source.dtype) if chosen else 0.0) if tol is None else float(tol)
+            options = _options(how_many(source.rows, source.columns), *wanted)
             _check_rank(options.rank, source)
             wide = min(options.rank + EXTRA, source.columns) if width is None else options.width
             if chosen:
@@ -384,7 +388,9 @@ def svd(
                 "dtype": source.dtype.name,
                 "held": takes,
                 "names": _names(source),
-                "call": _call(given, seed, None if takes else len(shards.shards)),
+                "call": _call(
+                    given | {"rank": options.rank}, seed, None if takes else len(shards.shards)
+                ),
             }
             metered.phase = "iterate"
             keeper = Keeper(checkpoint, every, _identity(run, metered, columns_))
@@ -444,16 +450,19 @@ def svd(
         around.enter_context(terminable())
         around.enter_context(display)
         home = engine if isinstance(engine, Engine) else around.enter_context(connect(engine))
+        around.enter_context(home.alone())
         if deadline is not None:
             around.callback(setattr, home, "deadline", home.deadline)
             home.deadline = float(deadline)
         if memory is not None:
             around.callback(setattr, home, "memory", home.memory)
             home.memory = budget(memory)
-        return home.lead(lambda: run(home), data, pieces_of)
+        return home.lead(lambda: run(home), data, opened)
 
 
-def pca(data: Any, rank: int, *, center: bool = True, **options: Any) -> Result:
+def pca(
+    data: Any, rank: int | Callable[[int, int], int], *, center: bool = True, **options: Any
+) -> Result:
     """Principal component analysis: `svd` of the rows less their mean.
 
     Takes the parameters of `svd` and returns the same `Result`; principal axes are its

@@ -13,7 +13,7 @@ from localpower.api import svd
 from localpower.core.engine import Engine
 from localpower.core.linalg import Array
 from localpower.core.schedule import Schedule
-from localpower.data.source import is_ours, open_source
+from localpower.data.source import is_ours
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -68,17 +68,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def fit(self, X: Any, y: Any = None) -> _Decomposition:
         """Find the components of `X`: an array, sparse matrix, path, or list of shards."""
-        source = open_source(
-            self._validated(X, reset=True), memory=self.memory, shards=self.workers
-        )
-        self.n_features_in_ = source.columns
-        most = min(source.rows, source.columns)
-        rank = self._default_components(most) if self.n_components is None else self.n_components
-        if not isinstance(rank, int | np.integer) or not 1 <= rank <= most:
-            raise ValueError(
-                f"n_components={rank!r} must be a whole number from 1 to {most}, as the data have "
-                f"n_samples={source.rows} and n_features={source.columns}"
-            )
+        X = self._validated(X, reset=True)
         options = self.get_params(deep=False)
         del options["n_components"], options["random_state"]
         how = {
@@ -86,7 +76,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             "rng": self._seed(),
             "progress": bool(options.pop("verbose")),
         }
-        result = svd(source, rank, **how, **options)
+        result = svd(X, self._rank, **how, **options)
 
         self.result_ = result
         self.components_ = result.components
@@ -95,8 +85,8 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.explained_variance_ratio_ = result.explained_variance_ratio
         self.mean_ = result.mean
         self.scale_ = result.scale
-        self.n_components_ = rank
-        self.n_samples_ = source.rows
+        self.n_components_ = result.run["rank"]
+        self.n_samples_, self.n_features_in_ = result.run["rows"], result.run["columns"]
         self.n_rounds_ = len(result.history)
         self.history_ = result.history
         self.communication_ = result.ledger
@@ -118,6 +108,16 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     @property
     def _n_features_out(self) -> int:
         return int(self.n_components_)
+
+    def _rank(self, rows: int, columns: int) -> int:
+        most = min(rows, columns)
+        rank = self._default_components(most) if self.n_components is None else self.n_components
+        if not isinstance(rank, int | np.integer) or not 1 <= rank <= most:
+            raise ValueError(
+                f"n_components={rank!r} must be a whole number from 1 to {most}, as the data have "
+                f"n_samples={rows} and n_features={columns}"
+            )
+        return int(rank)
 
     def _default_components(self, most: int) -> int:
         return most

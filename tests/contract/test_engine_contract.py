@@ -143,6 +143,16 @@ def test_an_engine_can_be_used_again_with_other_data(engine):
     assert same_bits(first, again)
 
 
+def test_a_second_run_on_an_engine_in_use_is_refused(engine):
+    def again(record, state):
+        with pytest.raises(EngineError, match="in use by another call"):
+            lp.svd(SPARSE, 2, engine=engine, rng=0)
+
+    options = {"method": "dpi", "max_rounds": 2, "workers": 4, "rng": 0}
+    result = lp.svd(DENSE, 3, engine=engine, callback=again, **options)
+    assert same_bits(result, lp.svd(DENSE, 3, engine=engine, **options))
+
+
 def test_a_reply_that_is_not_taken_leaves_the_engine_usable(engine):
     place(engine, DENSE, 20)
     next(iter(engine.map(Describe(extremes=True))))

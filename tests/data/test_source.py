@@ -197,11 +197,22 @@ def test_arrays_of_another_order_are_copied_and_left_alone(cut):
         np.testing.assert_array_equal(view, before)
 
 
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_a_stream_of_frames_with_columns_in_another_order_is_refused(kind):
+    module = pytest.importorskip(kind, reason=f"{kind} is not installed")
+    first = module.DataFrame({"a": [1.0, 2.0], "b": [3.0, 5.0]})
+    with pytest.raises(DataError, match="other names or in another order"):
+        open_source(iter([first, first[["b", "a"]]]))
+    assert open_source(iter([first, first])).rows == 4
+
+
 def test_masked_entries_are_refused_and_an_empty_mask_is_not():
     masked = np.ma.masked_equal(X, 3.0)
     with pytest.raises(DataError, match="data has masked entries"):
         open_source(masked)
-    np.testing.assert_array_equal(open_source(np.ma.array(X)).pieces[0], X)
+    (piece,) = open_source(np.ma.array(X)).pieces
+    assert type(piece) is np.ndarray
+    np.testing.assert_array_equal(piece, X)
 
 
 @pytest.mark.parametrize(

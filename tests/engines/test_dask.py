@@ -195,6 +195,11 @@ def test_rows_do_not_travel(client):
 def test_the_users_client_is_left_open_without_our_data(client):
     lp.svd(BLOCKS, 3, engine=client, rng=0)
     lp.svd(ARRAY, 3, engine=client, rng=0)
+    wait_until_empty(client)
+    assert client.submit(abs, -1).result() == 1
+
+
+def wait_until_empty(client):
     for _ in range(400):  # Dask lets go when Python does, and in its own time
         gc.collect()
         held = sum(client.run(lambda dask_worker: len(dask_worker.data)).values())
@@ -202,7 +207,6 @@ def test_the_users_client_is_left_open_without_our_data(client):
             break
         time.sleep(0.05)
     assert held == 0
-    assert client.submit(abs, -1).result() == 1
 
 
 def test_a_cluster_is_found_by_its_address_and_left_running(client):
@@ -235,8 +239,41 @@ def test_errors_tell_what_is_wrong_with_the_data(client):
         lp.svd(ARRAY * 1j, 2, engine=client)
     with pytest.raises(lp.DataError, match="NaN or infinity in data, shard 1, row 50"):
         lp.svd(da.where(A[150, 3] == ARRAY, np.nan, ARRAY), 2, engine=client)
+    with pytest.raises(lp.DataError, match="'i'; remove such rows"):
+        lp.svd(dd.from_pandas(FRAME.assign(i=np.nan), npartitions=2), 2, engine=client)
+    with pytest.raises(lp.DataError, match=r"drop=\['i'\].*or change them where they are"):
+        lp.svd([dask.delayed(FRAME.assign(i="x"))], 2, engine=client)
     with pytest.raises(ValueError, match="stay where they are"):
         lp.svd(ARRAY, 2, engine=client, workers=2)
+    wait_until_empty(client)
+
+
+@pytest.mark.parametrize("columns", [12, 5])
+def test_masked_entries_are_refused(client, columns):
+    masked = da.ma.masked_greater(da.from_array(A, chunks=(100, columns)), A.max() / 2)
+    for engine in (client, "inline"):
+        with pytest.raises(lp.DataError, match="masked entries"):
+            lp.svd(masked, 2, engine=engine)
+
+
+def test_frames_with_columns_in_another_order_are_refused(client):
+    parts = [dask.delayed(FRAME[:200]), dask.delayed(FRAME[200:][FRAME.columns[::-1]])]
+    with pytest.raises(lp.DataError, match="shard 1 and data, shard 0 have columns of other names"):
+        lp.svd(parts, 2, engine=client)
+
+
+@pytest.mark.parametrize("kind", ["array", "frame", "delayed", "futures"])
+def test_estimators_leave_rows_where_they_are(client, kind):
+    data = {"array": ARRAY, "frame": dd.from_pandas(FRAME, npartitions=3)}.get(kind)
+    if data is None:
+        data = client.scatter(PARTS) if kind == "futures" else [dask.delayed(p) for p in PARTS]
+    model = lp.PCA(3, engine=client, random_state=0).fit(data)
+    assert model.result_.run["held"]
+    assert (model.n_samples_, model.n_features_in_) == A.shape
+    assert model.result_.run["names"] == (list(FRAME.columns) if kind == "frame" else None)
+    same = lp.pca(data, 3, engine=client, rng=0)
+    assert np.array_equal(model.components_, same.components)
+    assert lp.PCA(engine=client).fit(data).n_components_ == 12
 
 
 def test_a_lost_worker_raises_and_heal_brings_back_the_bits(own):

@@ -24,7 +24,7 @@ from helpers import same_bits, with_spectrum
 import localpower as lp
 from localpower.core.tasks import Describe, Done, PowerSteps, Prepare, Task
 from localpower.data.partition import contiguous
-from localpower.data.source import open_source, pieces_of
+from localpower.data.source import open_source, opened
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -181,6 +181,24 @@ def test_objects_in_the_store_are_shards(engine, name, method):
     assert result.run["workers"] == len(refs)
 
 
+def test_frames_with_columns_in_another_order_are_refused(engine, dataset):
+    frame = pd.DataFrame(DENSE, columns=[f"c{i}" for i in range(12)])
+    parts = [frame[:200], frame[200:][frame.columns[::-1]]]
+    for data in ([ray.put(part) for part in parts], dataset.from_pandas(parts)):
+        with pytest.raises(lp.DataError, match="columns of other names or in another order"):
+            lp.svd(data, 2, engine=engine)
+
+
+@pytest.mark.parametrize("kind", ["refs", "dataset"])
+def test_estimators_leave_rows_where_they_are(engine, dataset, kind):
+    frame = pd.DataFrame(DENSE, columns=[f"c{i}" for i in range(12)])
+    data = dataset.from_pandas(frame) if kind == "dataset" else [ray.put(frame)]
+    model = lp.PCA(3, engine=engine, random_state=0).fit(data)
+    assert model.result_.run["held"]
+    assert model.result_.run["names"] == list(frame.columns)
+    assert (model.n_samples_, model.n_features_in_) == DENSE.shape
+
+
 def tables(data):
     frame = pd.DataFrame(DENSE, columns=[f"c{i}" for i in range(12)])
     vectors = [{"v": row.tolist()} for row in DENSE]
@@ -313,7 +331,7 @@ def test_a_killed_actor_is_reported_and_healed(engine, adopted, shards):
     if adopted:
         from localpower.data.source import held
 
-        parts = engine.adopt([ray.put(block) for block in blocks], pieces_of)
+        parts = engine.adopt([ray.put(block) for block in blocks], opened)
         engine.place(contiguous(held(parts, "data", None), shards).shards)
     else:
         place(engine, blocks, shards)

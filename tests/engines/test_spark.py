@@ -20,7 +20,7 @@ import localpower as lp
 from localpower.core.shard import Shard
 from localpower.core.tasks import Describe, Done, PowerSteps, Prepare, Task
 from localpower.data.partition import contiguous
-from localpower.data.source import held, open_source, pieces_of
+from localpower.data.source import held, open_source, opened
 
 pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
@@ -172,7 +172,7 @@ def native(kind, session):
 def test_native_data_give_the_bits_of_their_blocks(engine, session, kind):
     data, blocks = native(kind, session)
     assert engine.takes(data)
-    own = held(engine.adopt(data, pieces_of), "data", None)
+    own = held(engine.adopt(data, opened), "data", None)
     engine.place(contiguous(own, 3).shards)
     found = engine.sum(STEP).product
     with lp.connect("inline") as reference:
@@ -188,7 +188,7 @@ def test_empty_partitions_are_fine(engine, context):
 
 
 def test_sparse_vectors_stay_sparse(engine, context):
-    parts = engine.adopt(context.parallelize(vectors("ml sparse"), 3), pieces_of)
+    parts = engine.adopt(context.parallelize(vectors("ml sparse"), 3), opened)
     assert sum(part.nnz for part in parts) == S.nnz
     assert [part.shape for part in parts] == [(100, 12)] * 3
 
@@ -210,10 +210,30 @@ def test_rows_that_cannot_be_used_are_data_errors(engine, session):
     with pytest.raises(lp.DataError, match=r"column\(s\) name of the DataFrame hold no numbers"):
         lp.svd(words, 1, engine=engine)
     missing = session.createDataFrame([(1.0, 2.0), (3.0, None)], ["x", "y"])
-    with pytest.raises(lp.DataError, match=r"NaN or infinity in data, shard \d, row \d, column 1"):
+    with pytest.raises(
+        lp.DataError, match=r"NaN or infinity in data, shard \d, row \d, column 'y'"
+    ):
         lp.svd(missing, 1, engine=engine)
     with pytest.raises(lp.DataError, match="different lengths"):
         lp.svd(context.parallelize([[1.0, 2.0], [3.0]], 1), 1, engine=engine)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_frames_with_columns_in_another_order_are_refused(engine, context, partitions):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.DataFrame(A)
+    parts = [frame[:200], frame[200:][frame.columns[::-1]]]
+    with pytest.raises(lp.DataError, match="columns of other names or in another order"):
+        lp.svd(context.parallelize(parts, partitions), 2, engine=engine)
+
+
+def test_estimators_take_data_of_spark_and_know_the_names_of_columns(engine, session):
+    data, _ = native("DataFrame", session)
+    model = lp.PCA(3, engine=engine, random_state=0).fit(data)
+    assert model.result_.run["held"]
+    assert model.result_.run["names"] == data.columns
+    assert (model.n_samples_, model.n_features_in_) == A.shape
+    assert lp.PCA(3, engine=engine).fit(data.rdd.map(list)).n_samples_ == len(A)
 
 
 def test_what_raises_on_an_executor_is_told_without_java(engine, context):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 
-from localpower.core.errors import WorkerLost
+from localpower.core.errors import EngineError, WorkerLost
 from localpower.core.linalg import fold
-from localpower.core.shard import Held, Piece, Shard
+from localpower.core.shard import Held, OpenBlock, Shard
 from localpower.core.tasks import Task
 
 R = TypeVar("R")
@@ -64,22 +66,34 @@ class Engine(ABC):
         """Tell data whose rows this engine can work on where they are."""
         return False
 
-    def adopt(self, data: Any, open_block: Callable[[Any], tuple[Piece, ...]]) -> Sequence[Held]:
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
         """Keep such data where they are, as one shard per block, for `place`.
 
         `open_block` makes pieces of a block; it is called where the block is.
         """
         raise NotImplementedError
 
-    def lead(
-        self, run: Callable[[], R], data: Any, open_block: Callable[[Any], tuple[Piece, ...]]
-    ) -> R:
+    def lead(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
         """Run a method with this engine and return its result.
 
         Where every process runs the same program, one does so; all others open their part of the
         `data`, serve it, and return the same result.
         """
         return run()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other runs away meanwhile: they would place rows of their own."""
+        lock: Lock = self.__dict__.setdefault("_in_use", Lock())
+        if not lock.acquire(blocking=False):
+            raise EngineError(
+                "this engine is in use by another call: wait for that, or connect one for each "
+                "thread"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
 
     def heal(self, numbers: Sequence[int]) -> None:
         """Make these shards usable after a round that failed: bring back those that were lost.

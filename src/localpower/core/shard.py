@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, TypeAlias
 
@@ -224,6 +224,44 @@ class Held:
     dtype: np.dtype[Any]
     nnz: int
     kept: bool = True
+    names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """A block of rows that was opened where it is, and the names of its columns if it has any."""
+
+    pieces: tuple[Piece, ...]
+    names: tuple[str, ...] | None = None
+
+
+OpenBlock = Callable[[Any], Opened]
+
+
+def named_once(parts: Iterable[Held]) -> Iterator[Held]:
+    """Yield the same, but names of columns that all have are held once."""
+    names = None
+    for part in parts:
+        names = part.names if names is None else names
+        yield replace(part, names=names) if part.names == names else part
+
+
+def beside(parts: Sequence[Any]) -> Any:
+    """Join parts of the same rows, each of which has some of the columns."""
+    if any(hasattr(part, "tocsr") for part in parts):
+        from scipy.sparse import csr_array, hstack
+
+        csr = [csr_array(part) for part in parts]
+        return csr[0] if len(csr) == 1 else hstack(csr, format="csr")
+    arrays = [unmasked(part, "a chunk of data") for part in parts]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)
+
+
+def unmasked(array: Any, name: str) -> NDArray[Any]:
+    """A plain array, if nothing in it is masked."""
+    if np.ma.is_masked(array):
+        raise DataError(f"{name} has masked entries: fill in values, or leave out their rows")
+    return np.asarray(array)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
-from localpower.core.shard import check_compressed
+from localpower.core.shard import beside, check_compressed
 from localpower.data.arrow import (
     arrow_blocks,
     block_rows,
@@ -348,7 +348,7 @@ def _dask_rows(array: Any, columns: Columns, where: str) -> Iterator[Block]:
     yielded = False
     for i in range(array.numblocks[0]):
         row = [array.blocks[i, j] for j in range(array.numblocks[1])]
-        chunk = _beside(sys.modules["dask"].compute(*row))
+        chunk = beside(sys.modules["dask"].compute(*row))
         if chunk.ndim != 2 or chunk.shape[1] != columns.count:
             raise DataError(
                 f"{where}: chunks in row {i} have shape {chunk.shape} together, not "
@@ -359,17 +359,6 @@ def _dask_rows(array: Any, columns: Columns, where: str) -> Iterator[Block]:
             yield block
     if not yielded:
         yield columns.empty()
-
-
-def _beside(chunks: Sequence[Any]) -> Any:
-    """Join chunks of the same rows."""
-    if any(hasattr(chunk, "tocsr") for chunk in chunks):
-        from scipy.sparse import csr_array, hstack
-
-        csr = [csr_array(chunk) for chunk in chunks]
-        return csr[0] if len(csr) == 1 else hstack(csr, format="csr")
-    arrays = [np.asarray(chunk) for chunk in chunks]
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)
 
 
 def _dask_frame(frame: Any, options: Options, where: str) -> Iterator[Block]:

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from localpower.core.errors import DataError, DataHint, warn
 from localpower.core.shard import (
     Held,
-    Piece,
+    Opened,
     Shard,
     Stored,
     StoredCSR,
@@ -25,6 +25,7 @@ from localpower.core.shard import (
     cut,
     is_stored,
     stamp,
+    unmasked,
 )
 from localpower.data.arrow import read_arrow, read_parquet
 from localpower.data.blocks import Block, Options, choose
@@ -57,6 +58,8 @@ STREAMED: dict[str, Callable[[Path, Options], Iterator[Block]]] = {
 SAMPLE = 20  # lines that tell what a text is
 SAMPLE_ROWS, MOST_LABELS = 1000, 20  # rows that are looked at for a label without a name
 SAMPLE_ENTRIES, FEW_ROWS = 1 << 20, 20  # at most, and rows from which counting is no accident
+CLUSTERS = {"dask", "dask_expr", "distributed", "ray", "pyspark"}
+HERE = "which brings rows here; or change them where they are"
 SVMLIGHT = re.compile(rb"^(\S+\s+)?(qid:\d+\s+)?\d+:\S")
 
 
@@ -240,9 +243,11 @@ def open_source(
     return source
 
 
-def pieces_of(block: Any) -> tuple[Piece, ...]:
+def opened(block: Any) -> Opened:
     """Rows of one block, as pieces of a shard; it may be without rows."""
-    return _table(block, "a block", Options(), Room(1 << 62)).pieces
+    with _in_place():
+        table = _table(block, "a block", Options(), Room(1 << 62))
+    return Opened(table.pieces, table.names)
 
 
 def held(parts: Sequence[Held], name: str, memory: int | str | None) -> Source:
@@ -254,10 +259,23 @@ def held(parts: Sequence[Held], name: str, memory: int | str | None) -> Source:
             f"{name}: blocks of {shapes} are no rows of one matrix; give some rows, all with the "
             "same columns"
         )
-    tables = tuple(Table((part,), part.shape[1]) for part in parts)
+    tables = tuple(Table((part,), part.shape[1], names=part.names) for part in parts)
     names = tuple(f"{name}, shard {number}" for number in range(len(parts)))
+    with _in_place():
+        _check_widths(names, tables)
     size = budget(memory)
     return Source(tables, names, True, _work_type(list(tables), Options()), size, Room(size))
+
+
+@contextmanager
+def _in_place() -> Iterator[None]:
+    """Say what to do instead where an error names options, and rows stay where they are."""
+    try:
+        yield
+    except DataError as error:
+        if not (whose := _whose_options(str(error), HERE)):
+            raise
+        raise DataError(f"{error}{whose}") from error
 
 
 def is_list_of_blocks(data: Any) -> bool:
@@ -287,9 +305,11 @@ def is_function(data: Any) -> bool:
 
 def is_ours(data: Any) -> bool:
     """Tell what only this package takes from arrays and frames that others check, too."""
-    dask = type(data).__module__.partition(".")[0] == "dask"
+    several = data if isinstance(data, list | tuple) else ()
+    packages = {type(part).__module__.partition(".")[0] for part in (data, *several[:1])}
     tests = is_path, is_list_of_blocks, is_stream, is_function
-    return isinstance(data, Source) or dask or any(test(data) for test in tests)
+    known = isinstance(data, Source) or not packages.isdisjoint(CLUSTERS)
+    return known or any(test(data) for test in tests)
 
 
 def _rows(table: Table) -> int:
@@ -425,10 +445,9 @@ def _matrix(data: Any, name: str, room: Room) -> Any:
             f"{name} has rows of different lengths; all need the same columns"
         ) from error
     _check(array.shape, array.dtype, name)
-    if np.ma.is_masked(array):
-        raise DataError(f"{name} has masked entries: fill in values, or leave out their rows")
     if isinstance(array, np.memmap) and (stored := stored_memmap(array)) is not None:
         return _matrix(stored, name, room)
+    array = unmasked(array, name)
     if array.dtype.itemsize > 8:
         with np.errstate(
             over="ignore", invalid="ignore"
@@ -499,16 +518,16 @@ def _check_widths(names: Sequence[str], tables: Sequence[Table]) -> None:
             )
         if table.names and tables[0].names and table.names != tables[0].names:
             raise DataError(
-                f"{name} and {names[0]} have columns of other names or in another order; choose "
-                "them with columns=[…]"
+                f"{name} and {names[0]} have columns of other names or in another order; give them "
+                "the same, or choose with columns=[…]"
             )
 
 
-def _whose_options(text: str) -> str:
+def _whose_options(text: str, how: str = "and what it returns as data") -> str:
     """Say where the options are given that a message names."""
     named = re.findall(r"\b(columns|drop|label|header|delimiter|key|missing)=", text)
     options = " and ".join(f"{name}=" for name in dict.fromkeys(named))
-    return f" (give {options} to localpower.read, and what it returns as data)" if named else ""
+    return f" (give {options} to localpower.read, {how})" if named else ""
 
 
 def _hint(table: Table) -> str | None:

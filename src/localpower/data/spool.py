@@ -175,6 +175,11 @@ class Spool:
                 f"{name}: a block of {rows.shape[1]} columns after {self.columns} in the first; "
                 "all need the same"
             )
+        if block.names and self.names and block.names != self.names:
+            raise DataError(
+                f"{name}: a block with columns of other names or in another order than the first; "
+                "give all the same"
+            )
         if block.labels is not None:
             self.labels.append(block.labels)
         self.columns = max(self.columns, rows.shape[1])

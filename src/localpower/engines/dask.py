@@ -49,7 +49,16 @@ from localpower.core.errors import (
 from localpower.core.ledger import regular
 from localpower.core.linalg import FAN_IN
 from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Held, Piece, Shard, is_stored
+from localpower.core.shard import (
+    Held,
+    OpenBlock,
+    Opened,
+    Piece,
+    Shard,
+    beside,
+    is_stored,
+    named_once,
+)
 from localpower.core.tasks import Task
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.threads import cores
@@ -80,11 +89,11 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One block of a Dask collection: how its pieces are made, and those if they are."""
+    """One block of a Dask collection: how its rows are opened, and those if they are."""
 
     recipe: Delayed
     kept: bool = True
-    pieces: Future[Any] | None = None
+    rows: Future[Any] | None = None
 
 
 class Passing(LocalMatrix):
@@ -108,8 +117,8 @@ class Absent(Passing):
         raise Absent.TouchedError
 
 
-def _hold(pieces: tuple[Piece, ...], shard: Shard) -> State:
-    return LocalMatrix(replace(shard, pieces=pieces)), None
+def _hold(rows: Opened, shard: Shard) -> State:
+    return LocalMatrix(replace(shard, pieces=rows.pieces)), None
 
 
 def _run(state: State, message: Message) -> Any:
@@ -130,8 +139,8 @@ def _same(reply: Any) -> Any:
     return reply
 
 
-def _pass(pieces: tuple[Piece, ...], message: Message, shard: Shard) -> Any:
-    matrix = Passing(replace(shard, pieces=pieces))
+def _pass(rows: Opened, message: Message, shard: Shard) -> Any:
+    matrix = Passing(replace(shard, pieces=rows.pieces))
     if message.lasting is not None:
         regular(message.lasting)(matrix)
     return _run((matrix, None), message)
@@ -148,34 +157,27 @@ def _one_thread() -> AbstractContextManager[None]:
     return nullcontext() if started_so else one_blas_thread()
 
 
-def _opened(parts: list[Any], open_block: Callable[[Any], tuple[Piece, ...]]) -> Any:
+def _opened(parts: list[Any], open_block: OpenBlock) -> Opened:
     """Open a block, whose columns may be in several parts."""
-    return open_block(parts[0] if len(parts) == 1 else _beside(parts))
+    return open_block(parts[0] if len(parts) == 1 else beside(parts))
 
 
-def _checked(pieces: tuple[Piece, ...], declared: tuple[int, int]) -> tuple[Piece, ...]:
-    shape = sum(piece.shape[0] for piece in pieces), pieces[0].shape[1]
+def _checked(rows: Opened, declared: tuple[int, int]) -> Opened:
+    shape = sum(piece.shape[0] for piece in rows.pieces), rows.pieces[0].shape[1]
     if shape != declared:
         raise DataError(
             f"a chunk of data has shape {shape} where {declared} is declared; declare what it has, "
             "or call .compute_chunk_sizes()"
         )
-    return pieces
+    return rows
 
 
-def _beside(parts: list[Any]) -> Any:
-    if any(hasattr(part, "tocsr") for part in parts):
-        from scipy.sparse import csr_array, hstack
-
-        return hstack([csr_array(part) for part in parts], format="csr")
-    return np.concatenate([np.asarray(part) for part in parts], axis=1)
-
-
-def _measure(pieces: tuple[Piece, ...]) -> tuple[Held, int]:
+def _measure(rows: Opened) -> tuple[Held, int]:
     """Tell what a block is, and how many bytes it takes."""
-    kind = _work_type(*(piece.dtype for piece in pieces))
-    shard = Shard(pieces, pieces[0].shape[1], kind)
-    return Held(None, (shard.rows, shard.columns), kind, shard.entries), _size(LocalMatrix(shard))
+    kind = _work_type(*(piece.dtype for piece in rows.pieces))
+    shard = Shard(rows.pieces, rows.pieces[0].shape[1], kind)
+    held = Held(None, (shard.rows, shard.columns), kind, shard.entries, names=rows.names)
+    return held, _size(shard)
 
 
 def _work_type(*kinds: np.dtype[Any]) -> np.dtype[Any]:
@@ -183,11 +185,11 @@ def _work_type(*kinds: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if narrow else np.float64)
 
 
-def _size(matrix: LocalMatrix) -> int:
+def _size(rows: Shard | Opened) -> int:
     """Bytes of the rows, so that Dask knows what it takes to move them, or to keep them."""
     parts = [
         part
-        for piece in matrix._shard.pieces
+        for piece in rows.pieces
         for part in ((piece.data, piece.indices, piece.indptr) if _is_csr(piece) else (piece,))
     ]
     return sum(part.nbytes for part in parts)
@@ -197,7 +199,8 @@ def _is_csr(piece: Piece) -> bool:
     return hasattr(piece, "indptr")
 
 
-_sizeof.register(LocalMatrix, _size)
+_sizeof.register(LocalMatrix, lambda matrix: _size(matrix._shard))
+_sizeof.register(Opened, _size)
 
 
 class Starter(Nanny):
@@ -261,19 +264,23 @@ class Dask(Engine):
         of_dask = type(data).__module__.partition(".")[0] in ("dask", "dask_expr")
         return of_dask and is_dask_collection(data) and getattr(data, "ndim", 0) == 2
 
-    def adopt(self, data: Any, open_block: Callable[[Any], tuple[Piece, ...]]) -> Sequence[Held]:
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
         self._release()
         recipes, known = _recipes(data, open_block)
         blocks = [Block(recipe) for recipe in recipes]
-        found = []
         with _told():
-            room = self._room()
-            for block, (held, size) in zip(blocks, known or self._measured(blocks), strict=True):
-                room -= size
-                if room < 0:
-                    block.kept, block.pieces = False, None
-                found.append(replace(held, handle=block, kept=block.kept))
-        return found
+            return list(named_once(self._kept_or_not(blocks, known or self._measured(blocks))))
+
+    def _kept_or_not(
+        self, blocks: Sequence[Block], facts: Iterable[tuple[Held, int]]
+    ) -> Iterator[Held]:
+        """Keep as many blocks as there is room for."""
+        room = self._room()
+        for block, (held, size) in zip(blocks, facts, strict=True):
+            room -= size
+            if room < 0:
+                block.kept, block.rows = False, None
+            yield replace(held, handle=block, kept=block.kept)
 
     def place(self, shards: Sequence[Shard]) -> None:
         self._release()
@@ -477,9 +484,9 @@ class Dask(Engine):
 
     def _measured(self, blocks: Sequence[Block]) -> Iterator[tuple[Held, int]]:
         """Make the blocks, and tell what they are."""
-        for block, pieces in zip(blocks, self._compute([b.recipe for b in blocks]), strict=True):
-            block.pieces = pieces
-        facts = self.client.map(_measure, [block.pieces for block in blocks], pure=False)
+        for block, rows in zip(blocks, self._compute([b.recipe for b in blocks]), strict=True):
+            block.rows = rows
+        facts = self.client.map(_measure, [block.rows for block in blocks], pure=False)
         for start in range(0, len(facts), FAN_IN):
             yield from self._taken(facts[start : start + FAN_IN])
 
@@ -510,23 +517,23 @@ class Dask(Engine):
         self._finish([self._states[n] for n in kept])
 
     def _rows(self, numbers: Sequence[int], homes: Sequence[str]) -> dict[int, Any]:
-        """Pieces of shards: sent to their homes, named if they are files, made if they are Dask's.
+        """Rows of shards: sent to their homes, named if they are files, made if they are Dask's.
 
         Dask holds them for as long as the shards need them.
         """
         blocks = {n: block for n in numbers if (block := self._block(n)) is not None}
-        unmade = [n for n, block in blocks.items() if block.pieces is None]
+        unmade = [n for n, block in blocks.items() if block.rows is None]
         made = self._compute([blocks[n].recipe for n in unmade])
         rows: dict[int, Any] = dict(zip(unmade, made, strict=True))
         for n, block in blocks.items():
-            rows[n], block.pieces = block.pieces or rows[n], None
+            rows[n], block.rows = block.rows or rows[n], None
         for n in numbers:
             if n not in blocks and all(map(is_stored, self._shards[n].pieces)):
-                rows[n] = self._shards[n].pieces
+                rows[n] = Opened(self._shards[n].pieces)
         for i, home in enumerate(homes):
             mine = [n for n in numbers if n not in rows and n % len(homes) == i]
-            pieces = [self._shards[n].pieces for n in mine]
-            send = partial(self.client.scatter, pieces, workers=[home], hash=False)
+            opened = [Opened(self._shards[n].pieces) for n in mine]
+            send = partial(self.client.scatter, opened, workers=[home], hash=False)
             if mine:
                 sent = self._call(partial(send, asynchronous=True), home)
                 rows |= zip(mine, sent, strict=True)
@@ -660,9 +667,9 @@ def _resource(number: int) -> str:
 
 
 def _recipes(
-    data: Any, open_block: Callable[[Any], tuple[Piece, ...]]
+    data: Any, open_block: OpenBlock
 ) -> tuple[list[Delayed], list[tuple[Held, int]] | None]:
-    """How pieces of the blocks are made; and what these are, where that is declared."""
+    """How blocks are opened; and what they are, where that is declared."""
     make = delayed(_opened, pure=False)
     if isinstance(data, list | tuple):
         return [make([part], open_block) for part in data], None
@@ -694,8 +701,8 @@ def _why(future: Any) -> Exception:
     error = future.exception()
     if isinstance(error, KilledWorker):
         return _lost(error)
-    if isinstance(error, LocalPowerError):
-        return error
+    if isinstance(error, LocalPowerError):  # not itself: Dask has it, and it would have our frames
+        return type(error)(str(error))
     lines = traceback.format_exception(type(error), error, future.traceback())
     return WorkerFailed(f"a task failed on a Dask worker:\n{''.join(lines)}")
 

@@ -42,7 +42,7 @@ from localpower.core.ledger import arrays
 from localpower.core.linalg import FAN_IN, Array
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.precision import widened
-from localpower.core.shard import Held, Piece, Shard
+from localpower.core.shard import Held, OpenBlock, Opened, Shard
 from localpower.core.tasks import (
     Done,
     GramTriangle,
@@ -90,6 +90,7 @@ class Joined:
     stored: int
     memory: int
     host: str
+    names: tuple[str, ...] | None
 
 
 @wire.register
@@ -407,9 +408,7 @@ class Mpi(Engine):
         if isinstance(content, Failure):
             raise _error(content, EngineError)
 
-    def lead(
-        self, run: Callable[[], R], data: Any, open_block: Callable[[Any], tuple[Piece, ...]]
-    ) -> R:
+    def lead(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
         if self.rank:
             joined: R = self._join(data, open_block)
             return joined
@@ -431,7 +430,7 @@ class Mpi(Engine):
     def takes(self, data: Any) -> bool:
         return self._together() or (self.size == 1 and _is_function(data))
 
-    def adopt(self, data: Any, open_block: Callable[[Any], tuple[Piece, ...]]) -> Sequence[Held]:
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
         self._own, mine = _open_rows(data, self.rank, open_block, self._open)
         parts = [mine, *(self._link.greetings[rank][1] for rank in range(1, self.size))]
         for rank, part in enumerate(parts):
@@ -444,7 +443,7 @@ class Mpi(Engine):
                 )
         self._kept = [_keep(part, parts) for part in parts]
         return [
-            Held(rank, (part.rows, part.columns), part.dtype, part.nnz)
+            Held(rank, (part.rows, part.columns), part.dtype, part.nnz, names=part.names)
             for rank, part in enumerate(parts)
         ]
 
@@ -576,7 +575,7 @@ class Mpi(Engine):
 
     # What the other ranks do.
 
-    def _join(self, data: Any, open_block: Callable[[Any], tuple[Piece, ...]]) -> Any:
+    def _join(self, data: Any, open_block: OpenBlock) -> Any:
         """Serve the rows of this rank; return what rank 0 returns, or raise what it says."""
         greeting: Joined | Failure
         try:
@@ -790,7 +789,7 @@ def _error(failure: Failure, kind: type[EngineError]) -> DataError | EngineError
 
 
 def _open_rows(
-    data: Any, rank: int, open_block: Callable[[Any], tuple[Piece, ...]], stack: ExitStack
+    data: Any, rank: int, open_block: OpenBlock, stack: ExitStack
 ) -> tuple[Shard, Joined]:
     """Rows of a rank as a shard, and what rank 0 must know of them; errors name the rank."""
     try:
@@ -798,7 +797,8 @@ def _open_rows(
         if rows is not data and hasattr(rows, "close"):
             stack.callback(rows.close)
         known = hasattr(rows, "pieces")  # it was opened before, by `localpower.read`
-        pieces = rows.pieces if known else open_block(rows)
+        opened = Opened(rows.pieces, rows.tables[0].names) if known else open_block(rows)
+        pieces = opened.pieces
         narrow = all(piece.dtype.kind == "f" and piece.dtype.itemsize < 8 for piece in pieces)
         dtype = rows.dtype if known else np.dtype(np.float32 if narrow else np.float64)
         shard = Shard(tuple(pieces), pieces[0].shape[1], dtype)
@@ -808,7 +808,9 @@ def _open_rows(
         raise EngineError(_named(error, rank)) from error
     memory = rows.memory if known else _free() // 2
     host = MPI.Get_processor_name()
-    told = Joined(shard.rows, shard.columns, dtype, shard.entries, shard.stored, memory, host)
+    told = Joined(
+        shard.rows, shard.columns, dtype, shard.entries, shard.stored, memory, host, opened.names
+    )
     return shard, told
 
 

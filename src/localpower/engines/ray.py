@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -35,7 +35,7 @@ from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerL
 from localpower.core.ledger import weigh
 from localpower.core.linalg import FAN_IN
 from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Held, Piece, Shard
+from localpower.core.shard import Held, OpenBlock, Opened, Piece, Shard, named_once
 from localpower.core.tasks import Task, Weigh
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.threads import cores
@@ -67,12 +67,12 @@ class Block:
     """Rows of the user's in the object store, and what makes pieces of them."""
 
     ref: Any
-    open_block: Callable[[Any], tuple[Piece, ...]]
+    open_block: OpenBlock
 
-    def pieces(self) -> tuple[Piece, ...]:
+    def opened(self) -> Opened:
         """Open the block, in the process that calls."""
         rows = _matrix(ray.get(self.ref))
-        return () if getattr(rows, "shape", None) == (0, 0) else self.open_block(rows)
+        return Opened(()) if getattr(rows, "shape", None) == (0, 0) else self.open_block(rows)
 
 
 class Holder:
@@ -95,18 +95,19 @@ class Holder:
             self._opened.clear()
         return self.numbers()
 
-    def look(self, number: int, block: Block) -> tuple[tuple[int, int], np.dtype[Any], int]:
-        """Open a block that shall become a shard: its shape, type and entries."""
-        pieces = self._opened[number] = block.pieces()
+    def look(self, number: int, block: Block) -> Held:
+        """Open a block that shall become a shard, and tell what it is."""
+        rows = block.opened()
+        pieces = self._opened[number] = rows.pieces
         columns = int(pieces[0].shape[1]) if pieces else 0
         narrow = all(piece.dtype.kind == "f" and piece.dtype.itemsize < 8 for piece in pieces)
         shard = Shard(pieces, columns, np.dtype(np.float32 if narrow else np.float64))
-        return (shard.rows, columns), shard.dtype, shard.entries
+        return Held(None, (shard.rows, columns), shard.dtype, shard.entries, names=rows.names)
 
     def hold(self, number: int, shard: Shard, block: Block | None) -> None:
         """Take a shard in; if a `block` is given, with the rows of that."""
         if block is not None:
-            shard = replace(shard, pieces=self._opened.pop(number, ()) or block.pieces())
+            shard = replace(shard, pieces=self._opened.pop(number, ()) or block.opened().pieces)
         self._matrices[number] = LocalMatrix(shard)
 
     def run(self, number: int, task: Task[Any]) -> Any:
@@ -173,16 +174,16 @@ class Ray(Engine):
         datasets = sys.modules.get("ray.data")
         return datasets is not None and isinstance(data, datasets.Dataset)
 
-    def adopt(self, data: Any, open_block: Callable[[Any], tuple[Piece, ...]]) -> Sequence[Held]:
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
         refs = list(data) if isinstance(data, list | tuple) else _refs(data)
         blocks = [Block(ref, open_block) for ref in refs]
         self._gather(len(blocks), opened=True)
         calls = ((self._actor(n).look.remote(n, block), n) for n, block in enumerate(blocks))
-        found = list(self._replies(calls, len(blocks)))
-        columns = max((shape[1] for shape, _, _ in found), default=0)
+        found = list(named_once(self._replies(calls, len(blocks))))
+        columns = max((held.shape[1] for held in found), default=0)
         return [
-            Held(block, shape if any(shape) else (0, columns), dtype, entries)
-            for block, (shape, dtype, entries) in zip(blocks, found, strict=True)
+            replace(held, handle=block, shape=held.shape if any(held.shape) else (0, columns))
+            for block, held in zip(blocks, found, strict=True)
         ]
 
     def heal(self, numbers: Sequence[int]) -> None:

@@ -38,7 +38,17 @@ from localpower.core.engine import Engine
 from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.linalg import FAN_IN
 from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Held, Piece, Shard, cut, is_sparse, is_stored
+from localpower.core.shard import (
+    Held,
+    OpenBlock,
+    Opened,
+    Piece,
+    Shard,
+    cut,
+    is_sparse,
+    is_stored,
+    named_once,
+)
 from localpower.core.tasks import Task
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.threads import cores
@@ -117,20 +127,23 @@ class Spark(Engine):
             for kind in type(data).__mro__
         )
 
-    def adopt(self, data: Any, open_block: Callable[[Any], tuple[Piece, ...]]) -> Sequence[Held]:
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
         self._connect()
         self._release()
         try:
-            self._keep(lambda: _elements(data).mapPartitions(partial(_opened, open_block)))
+            elements, names = _elements(data)
+            self._keep(lambda: elements.mapPartitions(partial(_opened, open_block)))
             found = self._collected(_measured)
         except BaseException:
             self._release()
             raise
-        columns = max((columns for _, columns, _, _ in found), default=0)
-        return [
-            Held((self._rows, number), (rows, wide or columns), kind, entries)
-            for number, (rows, wide, kind, entries) in enumerate(found)
-        ]
+        columns = max((held.shape[1] for held in found), default=0)
+        parts = (
+            replace(held, handle=(self._rows, number), names=names or held.names,
+                    shape=(held.shape[0], held.shape[1] or columns))
+            for number, held in enumerate(found)
+        )  # fmt: skip
+        return list(named_once(parts))
 
     def heal(self, numbers: Sequence[int]) -> None:
         """Wait until Spark works again; one that was started here is started anew if it died."""
@@ -412,12 +425,16 @@ def _reported() -> Iterator[list[Failure]]:
         failures.append(Failure(traceback.format_exc()))
 
 
-def _pieces(frames: Iterable[bytes]) -> Iterator[Piece]:
+def _pieces(frames: Iterable[bytes], names: set[Any] | None = None) -> Iterator[Piece]:
+    """Yield pieces of rows; what their columns are called is collected if somebody wants it."""
     for frame in frames:
         piece = PICKLE.loads(frame)
         if isinstance(piece, Failure):
             raise DataError(piece.complaint) if piece.complaint else WorkerFailed(piece.traceback)
-        yield piece
+        if not isinstance(piece, Opened):
+            yield piece
+        elif names is not None:
+            names.add(piece.names)
 
 
 def _fold(number: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
@@ -464,12 +481,12 @@ def _size(piece: Piece) -> int:
     return int(piece.data.nbytes + piece.indices.nbytes + piece.indptr.nbytes)
 
 
-def _elements(data: Any) -> Any:
-    """Return the RDD whose elements are rows, vectors or blocks."""
+def _elements(data: Any) -> tuple[Any, tuple[str, ...] | None]:
+    """Return the RDD whose elements are rows, vectors or blocks, and names of columns if known."""
     if isinstance(data, RDD):
-        return data
+        return data, None
     if type(data).__name__.endswith("RowMatrix"):
-        return data.rows
+        return data.rows, None
     data = data.to_spark() if type(data).__module__.startswith("pyspark.pandas") else data
     from pyspark.sql.types import BooleanType, FloatType, NumericType
 
@@ -480,7 +497,7 @@ def _elements(data: Any) -> Any:
     except PySparkException:
         raise DataError("a DataFrame of Spark Connect has no RDD; use a classic session") from None
     if len(kinds) == 1 and type(kinds[0]).__name__ in ("VectorUDT", "ArrayType"):
-        return rows.map(_first)
+        return rows.map(_first), None
     words = [
         field.name for field in fields if not isinstance(field.dataType, NumericType | BooleanType)
     ]
@@ -490,7 +507,8 @@ def _elements(data: Any) -> Any:
             "or one column of vectors"
         )
     narrow = all(isinstance(kind, FloatType) for kind in kinds)
-    return rows.mapPartitions(partial(_arrays, "float32" if narrow else "float64"))
+    numbers = rows.mapPartitions(partial(_arrays, "float32" if narrow else "float64"))
+    return numbers, tuple(field.name for field in fields)
 
 
 def _first(row: Any) -> Any:
@@ -502,17 +520,25 @@ def _arrays(kind: str, rows: Iterator[Any]) -> Iterator[Any]:
         yield np.array(batch, dtype=kind)  # what is missing becomes NaN
 
 
-def _opened(open_block: Callable[[Any], tuple[Piece, ...]], elements: Iterable[Any]) -> Any:
-    """Make pieces of a partition's elements; of vectors, many a piece."""
+def _opened(open_block: OpenBlock, elements: Iterable[Any]) -> Any:
+    """Make pieces of a partition's elements; of vectors, many a piece.
+
+    What columns are called, where they have names, comes before.
+    """
+    names = None
     with _reported() as failures:
         for kind, alike in groupby(map(_plain, elements), key=_kind):
             if kind == "block":
                 for block in alike:
-                    yield from _chunks(open_block(block))
+                    rows = open_block(block)
+                    if rows.names not in (None, names):
+                        names = rows.names
+                        yield Opened((), names)
+                    yield from _chunks(rows.pieces)
                 continue
             while batch := list(islice(alike, BATCH)):
                 block = _stacked(batch) if kind == "sparse" else [_row(row) for row in batch]
-                yield from _chunks(open_block(block))
+                yield from _chunks(open_block(block).pieces)
     yield from failures
 
 
@@ -545,12 +571,13 @@ def _stacked(vectors: Sequence[Any]) -> Any:
 
 
 def _measured(number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
-    """Rows, columns, type and entries of a partition; its rows are kept on the way."""
+    """Tell what a partition is; its rows are kept on the way."""
     rows = entries = 0
     widths: set[int] = set()
+    names: set[tuple[str, ...]] = set()
     kinds: set[np.dtype[Any]] = {np.dtype(np.float32)}
     with _reported() as failures:
-        for piece in _pieces(frames):
+        for piece in _pieces(frames, names):
             widths.add(int(piece.shape[1]))
             narrow = piece.dtype.kind == "f" and piece.dtype.itemsize < 8
             kinds.add(np.dtype(np.float32 if narrow else np.float64))
@@ -558,9 +585,15 @@ def _measured(number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]
             entries += piece.nnz if is_sparse(piece) else piece.shape[0] * piece.shape[1]
         if len(widths) > 1:
             raise DataError(f"partition {number} has rows of {sorted(widths)} columns")
+        if len(names) > 1:
+            raise DataError(
+                f"partition {number} has frames with columns of other names or in another order; "
+                "give them the same"
+            )
     for _ in frames:
         pass
-    found = rows, max(widths, default=0), np.result_type(*kinds), entries
+    shape = rows, max(widths, default=0)
+    found = Held(None, shape, np.result_type(*kinds), entries, names=next(iter(names), None))
     yield number, failures[0] if failures else found
 
 
