@@ -38,7 +38,7 @@ from localpower.data import partition as partitions
 from localpower.data.memory import budget
 from localpower.data.partition import PARTITIONS, Partition
 from localpower.data.source import Source, held, open_source, opened
-from localpower.engines.registry import connect, terminable
+from localpower.engines.registry import connect, refuse, terminable
 from localpower.engines.wrappers import Metered, Tolerant
 from localpower.planning import (
     AUTOMATIC,
@@ -294,24 +294,29 @@ def svd(
     (30, 61440)
     """
     given = dict(locals())
-    method, why = _asked(method, steps, schedule, align, align_at, proposal)
-    how_many = rank if callable(rank) else lambda rows, columns: rank
-    wanted = method, steps, schedule, align, align_at, proposal, width
-    options = _options(1 if callable(rank) else rank, *wanted)
-    max_rounds, workers = _run_options(max_rounds, tol, workers, scale, callback)
-    limits = _limits(max_bytes, max_seconds)
-    every = _positive("every", every)
-    _one_of("on_loss", on_loss, ("stop", "degrade"))
-    if deadline is not None and (not isinstance(deadline, int | float) or not deadline > 0):
-        raise ValueError(f"deadline={deadline!r} must be a number of seconds above 0, or None")
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise ValueError(f"retries={retries!r} must be a whole number, 0 or more")
-    if resume and checkpoint is None:
-        raise ValueError("resume=True needs checkpoint=, the file to go on from")
-    display = Progress.of(progress)
-    center = bool(center)
-    how = "shuffled" if shuffle and partition == "contiguous" else _partition(partition)
-    seed, generator = _random(rng)
+    try:
+        method, why = _asked(method, steps, schedule, align, align_at, proposal)
+        how_many = rank if callable(rank) else lambda rows, columns: rank
+        wanted = method, steps, schedule, align, align_at, proposal, width
+        options = _options(1 if callable(rank) else rank, *wanted)
+        max_rounds, workers = _run_options(max_rounds, tol, workers, scale, callback)
+        limits = _limits(max_bytes, max_seconds)
+        every = _positive("every", every)
+        _one_of("on_loss", on_loss, ("stop", "degrade"))
+        if deadline is not None and (not isinstance(deadline, int | float) or not deadline > 0):
+            raise ValueError(f"deadline={deadline!r} must be a number of seconds above 0, or None")
+        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+            raise ValueError(f"retries={retries!r} must be a whole number, 0 or more")
+        if resume and checkpoint is None:
+            raise ValueError("resume=True needs checkpoint=, the file to go on from")
+        display = Progress.of(progress)
+        center = bool(center)
+        how = "shuffled" if shuffle and partition == "contiguous" else _partition(partition)
+        seed, generator = _random(rng)
+        limit = None if memory is None else budget(memory)
+    except Exception as error:
+        refuse(engine, error)
+        raise
 
     def run(engine: Engine) -> Result:
         nonlocal method, options, why
@@ -456,7 +461,7 @@ def svd(
             home.deadline = float(deadline)
         if memory is not None:
             around.callback(setattr, home, "memory", home.memory)
-            home.memory = budget(memory)
+            home.memory = limit
         return home.lead(lambda: run(home), data, opened)
 
 

@@ -14,6 +14,7 @@ from localpower.core.engine import Engine
 from localpower.core.linalg import Array
 from localpower.core.schedule import Schedule
 from localpower.data.source import is_ours
+from localpower.engines.registry import is_shared
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -123,8 +124,11 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return most
 
     def _validated(self, X: Any, reset: bool) -> Any:
-        """Let scikit-learn check arrays and frames; what else there is it does not know."""
-        if is_ours(X):
+        """Let scikit-learn check arrays and frames; what else there is it does not know.
+
+        Nor does it see all rows where other processes have the rest of them.
+        """
+        if is_ours(X) or (reset and is_shared(self.engine)):
             if reset and hasattr(self, "feature_names_in_"):
                 del self.feature_names_in_
             return X

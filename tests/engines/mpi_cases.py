@@ -3,6 +3,7 @@
 A rank that finds something wrong raises, which ends the job with a status that is not 0.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from threadpoolctl import threadpool_limits
 
 import localpower as lp
 from localpower.core import tasks
+from localpower.engines.mpi import Mpi
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -176,6 +178,86 @@ def errors():
             assert time.monotonic() - started < 10
     tasks.Describe.__call__ = describe
     check(mine, blocks(), method="tsqr")
+
+
+def wrong_on_one_rank():
+    """What is wrong with the call of one rank, before it has brought its rows, is told to all."""
+    import pandas as pd
+
+    mine, wrong = blocks()[RANK], SIZE - 1
+    for number in (0, wrong):
+        here = number == RANK
+        kind = ValueError if here else lp.EngineError
+        with pytest.raises(kind, match=r"method='foo' is not known"):
+            lp.svd(mine, 4, engine=COMM, method="foo" if here else "dpi")
+        with pytest.raises(kind, match=r"memory='x' is no size"):
+            lp.svd(mine, 4, engine=COMM, memory="x" if here else None)
+
+    def load(rank):
+        if rank == wrong:
+            raise SystemExit("mine")
+        return mine
+
+    with pytest.raises(SystemExit if wrong == RANK else lp.EngineError, match="mine"):
+        lp.svd(load, 4, engine=COMM)
+    frame = pd.DataFrame(mine, columns=list("abcdefghijklmnopq"))
+    frame = frame[frame.columns[::-1]] if wrong == RANK else frame
+    fails(lp.DataError, "columns of other names or in another order", frame)
+    with pytest.raises(ValueError, match="order='any' is not known"):
+        Mpi(COMM, order="any")
+    with pytest.raises(ValueError, match="COMM_NULL"):
+        lp.connect(MPI.COMM_NULL)
+    check(mine, blocks(), method="tsqr")
+
+
+def estimators():
+    """They work with the rows of all ranks, however few one of them has."""
+    for few in (0, 2):
+        parts = [part[:few] if rank == 1 else part for rank, part in enumerate(blocks())]
+        model = lp.PCA(engine=COMM, random_state=0).fit(parts[RANK])
+        rows = sum(map(len, parts))
+        assert (model.n_components_, model.n_samples_, model.n_features_in_) == (17, rows, 17)
+        same = lp.pca(parts[RANK], 17, engine=COMM, rng=0)
+        assert np.array_equal(model.components_, same.components)
+    hole = blocks()[RANK].copy()
+    hole[3, 2] = np.nan if RANK == 1 else 1.0
+    with pytest.raises(lp.DataError, match="NaN or infinity in data, shard 1, row 3"):
+        lp.PCA(2, engine=COMM).fit(hole)
+
+
+def forgotten():
+    """An engine that nobody closed leaves a later call on its communicator alone."""
+    engine = lp.connect(COMM)
+    engine.circle = [engine]  # so that it is not collected at once
+    lp.svd(blocks()[RANK], 2, engine=engine, method="dpi", rng=0)
+    gc.disable()
+    del engine
+
+    def collect(record, state):
+        gc.collect()
+
+    options = {"method": "dpi", "max_rounds": 4, "rng": 0}
+    result = lp.svd(blocks()[RANK], 2, engine=COMM, callback=collect, **options)
+    gc.enable()
+    assert same_bits(result, lp.svd(blocks(), 2, engine="inline", **options))
+
+
+def degraded():
+    """Only the rank that is stuck is given up; the others have replied and are taken."""
+    steps, calls = tasks.PowerSteps.__call__, []
+
+    def stuck(self, matrix):
+        calls.append(1)
+        if len(calls) == 2:
+            time.sleep(4)
+        return steps(self, matrix)
+
+    if RANK == 1:
+        tasks.PowerSteps.__call__ = stuck
+    options = {"deadline": 0.5, "retries": 1, "on_loss": "degrade", "method": "dpi", "rng": 0}
+    result = lp.svd(blocks()[RANK], 2, engine=COMM, **options)
+    tasks.PowerSteps.__call__ = steps
+    assert [lost["shard"] for lost in result.run["degraded"]] == [1]
 
 
 def resumed():

@@ -89,11 +89,15 @@ def test_more_ranks_than_are_added_at_once_get_the_bits_of_one_process():
 
 
 def test_an_exception_on_any_rank_ends_all_of_them_and_the_next_call_is_fine():
-    well(3, "errors", "resumed")
+    well(3, "errors", "wrong_on_one_rank", "estimators", "resumed")
 
 
 def test_ranks_are_never_left_waiting():
-    well(3, "late", "left_alone", "mixed", "polite")
+    well(3, "late", "left_alone", "forgotten", "mixed", "polite")
+
+
+def test_only_ranks_that_do_not_reply_are_given_up():
+    well(4, "degraded")
 
 
 def test_one_rank_is_enough():

@@ -31,6 +31,7 @@ class Engine(ABC):
     automatic choice of a method reckons with; set them if you know better.
     """
 
+    shared = False  # whether all processes of a job make the same calls, each with its own rows
     latency = 1e-4
     bandwidth = 5e9
     flops = 3e10

@@ -65,6 +65,7 @@ except RuntimeError as error:  # it is there, but has nothing to talk to
 
 R = TypeVar("R")
 HEAD = struct.Struct("<qq")  # before a frame: whose message it is, and how its arrays travel
+ORDERS = ("fixed", "native")
 ALONE, ALL = range(2)  # sent to one rank, or broadcast
 COMMAND, REPLY, PARTIAL, GREETING, ALARM = range(1, 6)  # tags; arrays have one of their own
 ARRAYS = 10
@@ -90,7 +91,7 @@ class Joined:
     stored: int
     memory: int
     host: str
-    names: tuple[str, ...] | None
+    names: tuple[str, ...] | None = None
 
 
 @wire.register
@@ -164,6 +165,7 @@ class Link:
         self.runs = 0
         self.broken = ""
         self.settled = True
+        self.user: object = None  # whose the greetings are: several engines may have this link
         self._sent: list[tuple[MPI.Request, Any]] = []
         self._given_up: list[tuple[MPI.Request, Any]] = []
         self._many = 16
@@ -362,6 +364,7 @@ class Mpi(Engine):
     last digits then depend on the machine.
     """
 
+    shared = True
     latency = 5e-4
     bandwidth = 5e8
 
@@ -369,12 +372,16 @@ class Mpi(Engine):
         self, address: MPI.Intracomm | str | None = None, size: int | None = None, *,
         order: str = "fixed",
     ) -> None:  # fmt: skip
+        if order not in ORDERS:
+            raise ValueError(f"order={order!r} is not known: take one of {', '.join(ORDERS)}")
         if isinstance(address, str):
             raise ValueError(
                 f"engine={address!r}: an MPI job has no address; start it with mpiexec, and give "
                 "'mpi' or a communicator"
             )
         comm = MPI.COMM_WORLD if address is None else address
+        if comm == MPI.COMM_NULL:
+            raise ValueError("engine= is MPI.COMM_NULL: this process is not in the communicator")
         if comm.Is_inter():
             raise ValueError("an intercommunicator has two groups of ranks: merge them before")
         if size not in (None, comm.Get_size()):
@@ -383,13 +390,14 @@ class Mpi(Engine):
             )
         self.order = order
         self._link = link = Link.to(comm)
+        self._me = object()
         self._used = False
         self._own: Shard | None = None
         self._kept: Sequence[str] = ()
         self._matrices: dict[int, LocalMatrix] = {}
         self._count = 0
         self._open = ExitStack()
-        self._end = weakref.finalize(self, _dismiss, link, Done())
+        self._end = weakref.finalize(self, _leave, link, self._me)
 
     @property
     def rank(self) -> int:
@@ -465,19 +473,28 @@ class Mpi(Engine):
             else:
                 self._hold(hold)
         for rank in range(1, self.size):
-            self._reply(rank)
+            self._reply(rank, self.deadline)
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
         run = self._ask(task, numbers, "map")
         mine = deque(number for number in numbers if number % self.size == 0)
         ahead: list[R] = []
+        late: dict[int, WorkerLate] = {}
         for number in numbers:
+            rank = number % self.size
             if self._link.runs != run:
                 raise EngineError("another task was sent before all replies to this were taken")
             if mine and not ahead:
                 ahead.append(self._run(task.for_shard(mine[0]), mine.popleft()))
-            yield self._reply(number % self.size) if number % self.size else ahead.pop()
+            if rank in late:
+                continue
+            try:
+                yield self._reply(rank, LINGER if late else self.deadline) if rank else ahead.pop()
+            except WorkerLate as error:  # others have had their time, too, and may be done
+                late[rank] = error
+        for problem in late.values():
+            raise problem
         self._link.settled = run == self._link.runs
 
     def sum(self, task: Task[R]) -> R:
@@ -494,15 +511,14 @@ class Mpi(Engine):
         unused, self._used = not self._used, True
         if unused and self.rank:
             self._greet(Left())
-        elif unused:
-            limit = GRACE
+        elif unused and not self._link.greetings:
+            self._link.user, limit = self._me, GRACE
             for rank in range(1, self.size):  # they wait for rank 0, unless they failed
                 try:
                     self._hear(rank, limit)
                 except WorkerLate:
                     limit = 0.0
-        _dismiss(self._link, Done())
-        self._end.detach()
+        self._end()
 
     def _release(self) -> None:
         self._matrices, self._own = {}, None
@@ -527,7 +543,7 @@ class Mpi(Engine):
         """Learn what the other ranks are about; they stay at it until they are dismissed."""
         if self.rank:
             raise EngineError("rank 0 leads: other ranks call svd with it, or serve()")
-        self._used = True
+        self._used, self._link.user = True, self._me
         for rank in range(1, self.size):
             self._hear(rank, None)
         kinds = {type(said) for _, said in self._link.greetings.values()}
@@ -562,14 +578,12 @@ class Mpi(Engine):
             link.send(ask, rank, COMMAND, link.greetings[rank][0])
         return link.runs
 
-    def _reply(self, rank: int) -> Any:
+    def _reply(self, rank: int, deadline: float | None) -> Any:
         """Take the next reply of a rank in this round; skip those that nobody took before."""
         link = self._link
         while True:
-            _, stamp, read = link.wait(
-                lambda: link.look(rank, REPLY), self.deadline, link.alarm
-            )  # fmt: skip
-            reply = read(self.deadline, link.alarm)
+            _, stamp, read = link.wait(lambda: link.look(rank, REPLY), deadline, link.alarm)
+            reply = read(deadline, link.alarm)
             if stamp == link.runs:
                 return reply
 
@@ -582,6 +596,10 @@ class Mpi(Engine):
             self._own, greeting = _open_rows(data, self.rank, open_block, self._open)
         except (DataError, EngineError) as error:
             greeting = _told(error, self.rank)
+        except BaseException as error:  # an interrupt: the others are told, and not waited for
+            self._greet(_told(error, self.rank))
+            self._link.finish(GRACE)
+            raise
         try:
             content = self._obey(greeting)
         finally:
@@ -760,6 +778,12 @@ def _chunks(arrays: Iterable[Any]) -> Iterator[Any]:
     for array in arrays:
         for at in range(0, len(array), CHUNK):
             yield array[at : at + CHUNK]
+
+
+def _leave(link: Link, engine: object) -> None:
+    """Let the other ranks go, if they are with rank 0 for this engine and not for a later one."""
+    if link.user is engine:
+        _dismiss(link, Done())
 
 
 def _dismiss(link: Link, content: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -58,14 +58,38 @@ def connect(address: Any) -> Engine:
             return _engine(name)(size) if name != "inline" else _engine(name)()
         if name in REMOTE and (not colon or size or rest.startswith("//")):
             return _engine(name)(address if rest.startswith("//") else None, size or None)
-    for kind in type(address).__mro__:
-        if (known := (kind.__module__.partition(".")[0], kind.__name__)) in OBJECTS:
-            return _engine(OBJECTS[known])(address, None)
+    if (opened := _open(address)) is not None:
+        return _engine(opened)(address, None)
     raise ValueError(
         f"engine={address!r} is not known: take one of {', '.join((*LOCAL, *REMOTE))}, with a "
         "number of workers as in 'processes:4' or an address as in 'dask://host:8786' if wanted; "
         "an open Client, SparkSession or communicator; or an engine from localpower.connect"
     )
+
+
+def is_shared(address: Any) -> bool:
+    """Tell what all processes of a job call together, each with rows of its own."""
+    if isinstance(address, Engine):
+        return address.shared
+    name = address.partition(":")[0] if isinstance(address, str) else _open(address)
+    return name == "mpi"
+
+
+def refuse(address: Any, error: Exception) -> None:
+    """Tell of an error to those that make the same call in other processes: they would wait."""
+
+    def fail(*_: Any) -> NoReturn:
+        raise error
+
+    if is_shared(address):
+        with suppress(Exception):
+            connect(address).lead(fail, fail, fail)
+
+
+def _open(given: Any) -> str | None:
+    """Name the engine of what the user has open."""
+    kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(given).__mro__)
+    return next((OBJECTS[kind] for kind in kinds if kind in OBJECTS), None)
 
 
 def _engine(name: str) -> Callable[..., Engine]:
