@@ -8,7 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from operator import index
@@ -21,7 +21,15 @@ from localpower.core.alignment import ALIGNMENTS
 from localpower.core.block_lanczos import BLOCK, block_lanczos
 from localpower.core.certificate import ROUNDING, Certificate, certify
 from localpower.core.engine import Engine
-from localpower.core.errors import ConvergenceWarning, DataError, DataHint, DegradedWarning, warn
+from localpower.core.errors import (
+    ConvergenceWarning,
+    DataError,
+    DataHint,
+    DegradedWarning,
+    WorkerLate,
+    WorkerLost,
+    warn,
+)
 from localpower.core.exact import gram, tsqr
 from localpower.core.factors import Factors, factors
 from localpower.core.ledger import Ledger
@@ -33,7 +41,7 @@ from localpower.core.precision import UNITS, Narrow
 from localpower.core.randomized import dr_svd
 from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
 from localpower.core.schedule import Adaptive, Schedule, constant, parse
-from localpower.core.shard import Shard, is_sparse
+from localpower.core.shard import Held, Shard, is_sparse
 from localpower.data import partition as partitions
 from localpower.data.memory import budget
 from localpower.data.partition import PARTITIONS, Partition
@@ -329,7 +337,7 @@ def svd(
                         "workers= and partition= cut rows anew, and these stay where they are: "
                         "leave them out, or cut the data before"
                     )
-                source = held(engine.adopt(data, opened), "data", memory)
+                source = held(_adopted(engine, data, retries), "data", memory)
             else:
                 source = open_source(data, memory=memory, cache=cache, shards=workers)
             if source is not data:
@@ -489,6 +497,14 @@ pca.__signature__ = inspect.signature(svd).replace(  # type: ignore[attr-defined
         for p in inspect.signature(svd).parameters.values()
     ]
 )
+
+
+def _adopted(engine: Engine, data: Any, retries: int) -> Sequence[Held]:
+    """Have the engine keep its own data; again, if a worker is lost over it."""
+    for _ in range(retries):
+        with suppress(WorkerLost, WorkerLate):
+            return engine.adopt(data, opened)
+    return engine.adopt(data, opened)
 
 
 def _describe(

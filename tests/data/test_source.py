@@ -206,6 +206,16 @@ def test_a_stream_of_frames_with_columns_in_another_order_is_refused(kind):
     assert open_source(iter([first, first])).rows == 4
 
 
+def test_what_only_a_cluster_can_read_names_the_engine():
+    dask = pytest.importorskip("dask", reason="dask is not installed")
+    block = dask.delayed(X)
+    for data in (block, [block], [X, block], (block, X)):
+        with pytest.raises(
+            DataError, match="of dask, which is read where it is: give engine='dask"
+        ):
+            open_source(data)
+
+
 def test_masked_entries_are_refused_and_an_empty_mask_is_not():
     masked = np.ma.masked_equal(X, 3.0)
     with pytest.raises(DataError, match="data has masked entries"):

@@ -218,6 +218,20 @@ def test_rows_that_cannot_be_used_are_data_errors(engine, session):
         lp.svd(context.parallelize([[1.0, 2.0], [3.0]], 1), 1, engine=engine)
 
 
+def test_workers_lost_while_partitions_are_read_are_no_end(engine, context, tmp_path):
+    def die(number, rows):
+        if number == 1 and len(os.listdir(tmp_path)) < 4:  # as often as Spark tries by itself
+            (tmp_path / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return rows
+
+    blocks = np.array_split(A, 3)
+    data = context.parallelize(blocks, 3).mapPartitionsWithIndex(die)
+    result = lp.svd(data, 3, engine=engine, method="tsqr", rng=0)
+    assert len(os.listdir(tmp_path)) == 4
+    assert same_bits(result, lp.svd(blocks, 3, engine="inline", method="tsqr", rng=0))
+
+
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_frames_with_columns_in_another_order_are_refused(engine, context, partitions):
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")

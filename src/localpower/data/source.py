@@ -58,7 +58,13 @@ STREAMED: dict[str, Callable[[Path, Options], Iterator[Block]]] = {
 SAMPLE = 20  # lines that tell what a text is
 SAMPLE_ROWS, MOST_LABELS = 1000, 20  # rows that are looked at for a label without a name
 SAMPLE_ENTRIES, FEW_ROWS = 1 << 20, 20  # at most, and rows from which counting is no accident
-CLUSTERS = {"dask", "dask_expr", "distributed", "ray", "pyspark"}
+CLUSTERS = {
+    "dask": "dask",
+    "dask_expr": "dask",
+    "distributed": "dask",
+    "ray": "ray",
+    "pyspark": "spark",
+}  # packages whose data an engine can work on where they are
 HERE = "which brings rows here; or change them where they are"
 SVMLIGHT = re.compile(rb"^(\S+\s+)?(qid:\d+\s+)?\d+:\S")
 
@@ -253,8 +259,8 @@ def opened(block: Any) -> Opened:
 def held(parts: Sequence[Held], name: str, memory: int | str | None) -> Source:
     """Rows that an engine holds, one shard for each part."""
     widths = {part.shape[1] for part in parts}
-    if len(widths) != 1 or not sum(part.shape[0] for part in parts):
-        shapes = ", ".join(str(part.shape) for part in parts[:5])
+    if len(widths) != 1 or 0 in widths or not sum(part.shape[0] for part in parts):
+        shapes = ", ".join(str(part.shape) for part in parts[:5]) or "nothing"
         raise DataError(
             f"{name}: blocks of {shapes} are no rows of one matrix; give some rows, all with the "
             "same columns"
@@ -305,11 +311,28 @@ def is_function(data: Any) -> bool:
 
 def is_ours(data: Any) -> bool:
     """Tell what only this package takes from arrays and frames that others check, too."""
-    several = data if isinstance(data, list | tuple) else ()
-    packages = {type(part).__module__.partition(".")[0] for part in (data, *several[:1])}
-    tests = is_path, is_list_of_blocks, is_stream, is_function
-    known = isinstance(data, Source) or not packages.isdisjoint(CLUSTERS)
-    return known or any(test(data) for test in tests)
+    tests = _is_remote, is_path, is_list_of_blocks, is_stream, is_function
+    return isinstance(data, Source) or any(test(data) for test in tests)
+
+
+def _is_remote(data: Any) -> bool:
+    """Tell what belongs to a cluster, or a list that begins with such."""
+    parts = data[:1] if isinstance(data, list | tuple) else [data]
+    return any(_package(part) in CLUSTERS for part in parts)
+
+
+def _package(part: Any) -> str:
+    return type(part).__module__.partition(".")[0]
+
+
+def _refuse_remote(data: Any) -> None:
+    """Refuse what cannot be read here, but where it is."""
+    for part in data if isinstance(data, list | tuple) else [data]:
+        if (package := _package(part)) in CLUSTERS and not is_frame(part):
+            raise DataError(
+                f"data has a {type(part).__name__} of {package}, which is read where it is: give "
+                f"engine={CLUSTERS[package]!r} or what it belongs to, and in a list all of one kind"
+            )
 
 
 def _rows(table: Table) -> int:
@@ -318,6 +341,7 @@ def _rows(table: Table) -> int:
 
 def _named(data: Any, shards: int | None) -> tuple[Iterable[tuple[str, Any]], bool]:
     """Split data into parts with names; say whether those are shards of the user's."""
+    _refuse_remote(data)
     if is_path(data) and (paths := _paths(os.fspath(data))) is not None:
         return [(str(path), path) for path in paths], True
     if is_list_of_blocks(data):
