@@ -27,8 +27,8 @@ NEEDED = {"dask": "distributed", "ray": "ray", "spark": "pyspark", "mpi": "mpi4p
 def connect(address: Any) -> Engine:
     """Open an engine, to be used for several calls and closed by the caller.
 
-    It keeps the last data it worked on until it is closed; ``"threads"`` also keeps BLAS at one
-    thread in this process until then.
+    It keeps the last data it worked on until it is closed, and does one run at a time: threads need
+    one each. ``"threads"`` also keeps BLAS at one thread in this process until then.
 
     Parameters
     ----------
