@@ -123,6 +123,7 @@ NATIVE = {
     "an empty block": (da.from_array(A, chunks=((100, 0, 201), -1)), [A[:100], A[:0], A[100:]]),
     "frame": (dd.from_pandas(FRAME, npartitions=3), None),
     "delayed blocks": ([dask.delayed(part) for part in PARTS], PARTS),
+    "one delayed block": (dask.delayed(A), [A]),
     "futures": (PARTS, PARTS),
 }
 

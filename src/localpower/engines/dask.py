@@ -259,8 +259,9 @@ class Dask(Engine):
         return max(1, sum(int(worker["nthreads"]) for worker in self._workers().values()))
 
     def takes(self, data: Any) -> bool:
-        if isinstance(data, list | tuple):
-            return bool(data) and all(isinstance(part, Future | Delayed) for part in data)
+        if isinstance(data, list | tuple | Future | Delayed):
+            parts = _listed(data)
+            return bool(parts) and all(isinstance(part, Future | Delayed) for part in parts)
         of_dask = type(data).__module__.partition(".")[0] in ("dask", "dask_expr")
         return of_dask and is_dask_collection(data) and getattr(data, "ndim", 0) == 2
 
@@ -671,8 +672,8 @@ def _recipes(
 ) -> tuple[list[Delayed], list[tuple[Held, int]] | None]:
     """How blocks are opened; and what they are, where that is declared."""
     make = delayed(_opened, pure=False)
-    if isinstance(data, list | tuple):
-        return [make([part], open_block) for part in data], None
+    if isinstance(data, list | tuple | Future | Delayed):
+        return [make([part], open_block) for part in _listed(data)], None
     if not hasattr(data, "chunks"):
         return [make([part], open_block) for part in data.to_delayed()], None
     name = f"localpower-{uuid4().hex}"  # Dask is confused if keys of the user's mean two things
@@ -688,6 +689,10 @@ def _recipes(
     check = delayed(_checked, pure=False)
     recipes = [check(recipe, held.shape) for recipe, held in zip(recipes, known, strict=True)]
     return recipes, [(held, held.nnz * data.dtype.itemsize) for held in known]
+
+
+def _listed(data: Any) -> list[Any]:
+    return list(data) if isinstance(data, list | tuple) else [data]
 
 
 def _ended(future: Future[Any]) -> bool:

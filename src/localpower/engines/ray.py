@@ -171,10 +171,13 @@ class Ray(Engine):
     def takes(self, data: Any) -> bool:
         if isinstance(data, list | tuple):
             return bool(data) and all(isinstance(block, ray.ObjectRef) for block in data)
+        if isinstance(data, ray.ObjectRef):
+            return True
         datasets = sys.modules.get("ray.data")
         return datasets is not None and isinstance(data, datasets.Dataset)
 
     def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
+        data = [data] if isinstance(data, ray.ObjectRef) else data
         refs = list(data) if isinstance(data, list | tuple) else _refs(data)
         blocks = [Block(ref, open_block) for ref in refs]
         self._gather(len(blocks), opened=True)
