@@ -25,7 +25,7 @@ import numpy as np
 from localpower.api import METHODS, svd
 from localpower.comparison import METHODS_SHOWN, compare, picture_path
 from localpower.core.alignment import ALIGNMENTS
-from localpower.core.errors import DataError, LocalPowerError
+from localpower.core.errors import DataError, DataHint, LocalPowerError, warn
 from localpower.core.local_power import State
 from localpower.core.local_ritz import PROPOSALS
 from localpower.core.scaling import SCALES
@@ -51,6 +51,7 @@ OPTIONS = (
 )
 READING = "columns", "drop", "label", "header", "delimiter", "key", "missing"  # a model has them
 RANK = "{rank}"  # in a path: the number of this process in an MPI job
+JOBS = ("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,6 +83,9 @@ def fit(options: argparse.Namespace) -> None:
     if options.engine.partition(":")[0] == "mpi" or any(RANK in path for path in options.data):
         _fit_on_ranks(options)
         return
+    if any(os.environ.get(rank) == "0" and os.environ.get(size) != "1" for rank, size in JOBS):
+        hint = "each rank of this MPI job fits all rows; to do so together, add --engine mpi"
+        warn(f"{hint}, or give each its own file, as in rows-{RANK}.npy", DataHint)
     _check_outputs(options)
     with Progress() as display, _rows(options, display) as rows:
         result = _fit(options, rows, options.engine, display)

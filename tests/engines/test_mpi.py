@@ -152,6 +152,12 @@ def test_the_command_fits_files_of_ranks_or_one_of_rank_0(folder, data):
     assert same_bits(lp.Result.load(folder / "model"), lp.svd(parts, 2, **asked))
 
 
+def test_the_command_says_once_that_ranks_do_not_work_together(folder):
+    done = job(3, "-m", "localpower", "fit", "all.npy", "-k", "2", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("add --engine mpi") == 1
+
+
 def test_the_command_says_once_what_is_wrong_and_on_which_rank(folder):
     (folder / "rows-1.npy").unlink()
     done = job(3, "-m", "localpower", "fit", "rows-{rank}.npy", "-k", "2", "-o", "m", cwd=folder)
