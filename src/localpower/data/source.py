@@ -534,15 +534,16 @@ def _settle(tables: list[Table], columns: int, options: Options) -> list[Table]:
 
 def _check_widths(names: Sequence[str], tables: Sequence[Table]) -> None:
     first = tables[0].columns
+    like, called = next(((t, n) for t, n in zip(tables, names, strict=True) if t.names), (None, ""))
     for name, table in zip(names, tables, strict=True):
         if table.columns != first:
             raise DataError(
                 f"{name} has {table.columns} columns where {names[0]} has {first}; all shards need "
                 "the same columns in the same order"
             )
-        if table.names and tables[0].names and table.names != tables[0].names:
+        if like is not None and table.names not in (None, like.names):
             raise DataError(
-                f"{name} and {names[0]} have columns of other names or in another order; give them "
+                f"{name} and {called} have columns of other names or in another order; give them "
                 "the same, or choose with columns=[…]"
             )
 

@@ -175,7 +175,8 @@ class Spool:
                 f"{name}: a block of {rows.shape[1]} columns after {self.columns} in the first; "
                 "all need the same"
             )
-        if block.names and self.names and block.names != self.names:
+        self.names = self.names or block.names
+        if block.names and block.names != self.names:
             raise DataError(
                 f"{name}: a block with columns of other names or in another order than the first; "
                 "give all the same"
