@@ -495,6 +495,13 @@ def callback(record, state):
 lp.svd(A, 3, steps=4, engine="ray:1", max_rounds=10**6, rng=0, callback=callback)
 """
 
+STARTING = """
+try:
+    lp.svd(A, 3, engine="ray:1")
+finally:
+    print(psutil.wait_procs(children(), timeout=5)[1])
+"""
+
 
 def start(code, folder):
     """Run a script with a home and a folder for temporary files of its own."""
@@ -526,14 +533,42 @@ def test_a_cluster_of_our_own_is_on_loopback_and_leaves_nothing_behind(folder):
     assert os.listdir(folder) == ["script.py"]
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_cluster_of_our_own_ends_when_the_coordinator_is_stopped(sign, folder):
+def send(run, sign, group):
+    os.killpg(run.pid, sign) if group else run.send_signal(sign)
+
+
+@pytest.mark.parametrize(
+    ("sign", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+)
+def test_a_cluster_of_our_own_ends_when_the_coordinator_is_stopped(sign, group, folder):
     run = start(STOPPED, folder)
     workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
     assert len(workers) > 3
-    os.killpg(run.pid, sign) if sign == signal.SIGINT else run.send_signal(sign)
+    send(run, sign, group)
     _, errors = run.communicate(timeout=30)
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
     assert os.listdir(folder) == ["script.py"]
+    if sign == signal.SIGTERM:
+        assert (run.returncode, errors) == (128 + sign, "")
+    else:
+        assert "KeyboardInterrupt" in errors
+
+
+def processes(folder):
+    """Those that a script in this folder has started, and itself."""
+    found = [(p, p.info["environ"] or {}) for p in psutil.process_iter(["name", "environ"])]
+    return [process for process, names in found if names.get("TMPDIR") == str(folder)]
+
+
+@pytest.mark.parametrize(("sign", "group"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
+def test_a_cluster_whose_start_is_interrupted_ends_before_its_coordinator(sign, group, folder):
+    run = start(STARTING, folder)
+    while not any(process.info["name"] == "raylet" for process in processes(folder)):
+        time.sleep(0.05)
+    send(run, sign, group)
+    out, errors = run.communicate(timeout=60)
+    assert out == "[]\n"
     assert ("KeyboardInterrupt" in errors) == (sign == signal.SIGINT)
+    assert os.listdir(folder) == ["script.py"]
+    assert not psutil.wait_procs(processes(folder), timeout=10)[1]

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -38,6 +39,7 @@ from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Held, OpenBlock, Opened, Piece, Shard, named_once
 from localpower.core.tasks import Task, Weigh
 from localpower.engines.blas import one_blas_thread
+from localpower.engines.registry import _leave
 from localpower.engines.threads import cores
 
 R = TypeVar("R")
@@ -348,12 +350,15 @@ class Local:
 
     def __init__(self, size: int) -> None:
         self.users = 0
+        self.node: str | None = None  # until it is there
         self._signal = signal.getsignal(signal.SIGTERM)
         self._debugger = os.environ.get("PYTHONBREAKPOINT")
+        self._started: list[Any] = []
         self._folder = tempfile.mkdtemp(prefix="lp-ray-", dir=_short_folder())
-        self.node = ""
+        handler = _leave if self._signal is signal.SIG_DFL else self._signal
         try:
-            with _settings():
+            _on_termination(handler)
+            with _settings(self._started):
                 ray.init(
                     address="local",
                     num_cpus=size,
@@ -362,6 +367,7 @@ class Local:
                     configure_logging=False,
                     _temp_dir=self._folder,
                 )
+            _on_termination(handler)  # again, as Ray's C++ has set one that prints a stack
             self.node = _node()
         except BaseException:
             self.stop()
@@ -369,14 +375,17 @@ class Local:
 
     def stop(self) -> None:
         """End the cluster, unless the user has done so, and remove its files."""
-        if self.node == _node():
-            ray.shutdown()
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._signal)
+        _on_termination(self._signal)
         os.environ.pop("PYTHONBREAKPOINT", None)  # which Ray has set
         if self._debugger is not None:
             os.environ["PYTHONBREAKPOINT"] = self._debugger
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with _undisturbed():
+            try:
+                if self.node is None or self.node == _node():
+                    ray.shutdown()
+                    _end(self._started)
+            finally:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextmanager
@@ -418,25 +427,78 @@ def _connected(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def _settings(started: list[Any]) -> Iterator[None]:
     """Settings for a cluster of our own, while it starts: no file in the home, loopback only.
 
     The user's variables of the environment are left as they are. Ray has no option for loopback on
-    Linux; what it does so on other systems is a constant of its own.
+    Linux; what it does so on other systems is a constant of its own. Nor has it one for processes
+    that signals to this one's group do not reach (it could not end them then, only abort), or for
+    leaving SIGTERM alone.
     """
     new = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
-    constants = ray._private.ray_constants
-    old = {name: getattr(constants, name) for name in CONSTANTS if hasattr(constants, name)}
+    parts: Any = ray._private
+    changes: list[tuple[Any, str, Any]] = [
+        *((parts.ray_constants, name, value) for name, value in CONSTANTS.items()),
+        (parts.services, "ConsolePopen", _apart(started)),
+        (parts.utils, "set_sigterm_handler", lambda handler: None),
+    ]
+    changes = [(part, name, value) for part, name, value in changes if hasattr(part, name)]
+    old = [(part, name, getattr(part, name)) for part, name, _ in changes]
     os.environ.update(new)
-    for name in old:
-        setattr(constants, name, CONSTANTS[name])
     try:
+        for change in changes:
+            setattr(*change)
         yield
     finally:
         for name in new:
             os.environ.pop(name, None)
-        for name, value in old.items():
-            setattr(constants, name, value)
+        for change in old:
+            setattr(*change)
+
+
+def _apart(started: list[Any]) -> Any:
+    """Return what starts processes in sessions of their own, and notes them."""
+    usual: Any = getattr(ray._private.services, "ConsolePopen", subprocess.Popen)
+
+    def start(*args: Any, **options: Any) -> Any:
+        process = usual.__new__(usual)
+        started.append(process)  # before a signal can come
+        process.__init__(*args, start_new_session=True, **options)
+        return process
+
+    return start
+
+
+def _end(processes: Iterable[Any]) -> None:
+    """Kill processes and what they have started."""
+    for process in processes:
+        if getattr(process, "pid", None):
+            with suppress(ProcessLookupError, AttributeError):  # no group, or no system with groups
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold signals back until the end, such as a second one while the first is heeded."""
+    came = set[int]()
+    main = threading.current_thread() is threading.main_thread()
+    signs = (signal.SIGINT, signal.SIGTERM) if main else ()
+    usual = {sign: signal.signal(sign, lambda number, _: came.add(number)) for sign in signs}
+    try:
+        yield
+    finally:
+        for sign, handler in usual.items():
+            signal.signal(sign, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
+def _on_termination(handler: Any) -> None:
+    """Say what SIGTERM does, where that can be said."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _short_folder() -> str:
