@@ -225,6 +225,28 @@ def test_an_address_where_nobody_answers_is_an_engine_error():
         lp.svd(A, 2, engine="dask://127.0.0.1:9")
 
 
+@pytest.mark.parametrize("rest", ["", "host", "127.0.0.1:", "host:http", "host:123456", ":8786"])
+def test_an_address_without_host_and_port_is_refused_with_an_example(rest):
+    with pytest.raises(ValueError, match=rf"engine='dask://{rest}' is no .*'dask://host:8786'"):
+        lp.connect(f"dask://{rest}")
+
+
+NOBODY = """
+import os, signal, threading, numpy as np, localpower as lp
+engine = lp.connect("dask://127.0.0.1:9")
+interrupt = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+interrupt.start()
+engine.client
+"""
+
+
+def test_a_coordinator_interrupted_while_it_connects_ends_at_once():
+    command = [sys.executable, "-c", NOBODY]
+    run = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert run.returncode == -signal.SIGINT
+    assert "__del__" not in run.stderr
+
+
 def broken(block):
     raise KeyError("mine")
 
@@ -491,3 +513,24 @@ def test_workers_end_with_a_coordinator_that_is_stopped(sign, tmp_path):
     if sign != signal.SIGKILL:
         assert ("KeyboardInterrupt" in errors) == (sign == signal.SIGINT)
         assert [child.name for child in tmp_path.iterdir()] == ["script.py"]
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_coordinator_that_is_stopped_while_workers_start_leaves_nothing(sign, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.replace('lp.connect("dask:2")', '"dask:2"'))
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, str(path)], env=environment, **pipes) as run:
+        started = []
+        while not started:
+            found = psutil.Process(run.pid).children()
+            started = [child for child in found if "spawn_main" in str(child.cmdline())]
+        time.sleep(0.3)  # they take longer than that
+        run.send_signal(sign)
+        _, errors = run.communicate(timeout=60)
+    assert not psutil.wait_procs(started, timeout=10)[1]
+    assert [child.name for child in tmp_path.iterdir()] == ["script.py"]
+    assert (
+        errors.count("Traceback") == errors.count("\nKeyboardInterrupt") == (sign == signal.SIGINT)
+    )

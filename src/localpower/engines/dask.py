@@ -16,7 +16,7 @@ import tempfile
 import traceback
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ from functools import partial, reduce
 from operator import add
 from time import monotonic, sleep
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import dask.config
@@ -219,6 +220,17 @@ class Starter(Nanny):
         return await super().close(*args, **options)
 
 
+class Link(Client):
+    """A client that is closed also if it could not be opened: else Python waits for it at exit."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        try:
+            super().__init__(*args, **options)  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.close()  # type: ignore[no-untyped-call]
+            raise
+
+
 class Dask(Engine):
     """Runs tasks on a Dask cluster: the user's, or one of `size` processes on this machine.
 
@@ -233,6 +245,11 @@ class Dask(Engine):
     def __init__(self, address: str | Client | None = None, size: int | None = None) -> None:
         if isinstance(address, Client) and address.asynchronous:
             raise ValueError("engine= is a Client with asynchronous=True: open it without that")
+        if isinstance(address, str) and not _has_port(address):
+            raise ValueError(
+                f"engine={address!r} is no host and port of a scheduler: write it as in "
+                "'dask://host:8786'"
+            )
         self._address, self._wanted = address, size or cores()
         self._client: Any = None
         self._cluster: Any = None
@@ -343,19 +360,23 @@ class Dask(Engine):
             return self._address
         if self._address is None:
             try:
-                client = _dask.Client(self._start(), set_as_default=False, direct_to_workers=True)
-            except (RuntimeError, OSError) as error:
-                self._stack.close()
-                raise WorkerLost(f"Dask workers could not be started: {error}; {REMEDY}") from error
+                self._start()
+                client = Link(self._cluster, set_as_default=False, direct_to_workers=True)
+            except BaseException as error:
+                _to_its_end(self._stack.pop_all().close)
+                if not isinstance(error, RuntimeError | OSError):
+                    raise
+                cause = error.__cause__ or error
+                raise WorkerLost(f"Dask workers could not be started: {cause}; {REMEDY}") from error
         else:
-            target = self._address.replace("dask://", "tcp://", 1)
+            target = f"tcp://{urlsplit(self._address).netloc}"
             try:
-                client = _dask.Client(target, set_as_default=False)
+                client = Link(target, set_as_default=False)
             except OSError as error:
                 raise EngineError(f"no Dask scheduler answers at {target}: {error}") from error
         return self._stack.enter_context(client)
 
-    def _start(self) -> Any:
+    def _start(self) -> None:
         """Start processes of one thread, each with a resource of its own that shards are pinned to.
 
         All of it listens on loopback only. Workers are named otherwise than in the specification:
@@ -380,16 +401,18 @@ class Dask(Engine):
             }
             for i in range(self._wanted)
         }
-        scheduler = {
-            "cls": Scheduler,
-            "options": common | {"port": 0, "dashboard_address": f"{HOST}:0"},
-        }
+        _to_its_end(partial(self._serve, folder, common))
+        self._cluster.worker_spec = workers
+        ready = _awaited(lambda: self._cluster)
+        asyncio.run_coroutine_threadsafe(ready, self._cluster.loop.asyncio_loop).result()
+
+    def _serve(self, folder: str, common: dict[str, Any]) -> None:
+        """Start a scheduler; the workers are its cluster's."""
+        options = common | {"port": 0, "dashboard_address": f"{HOST}:0"}
+        scheduler = {"cls": Scheduler, "options": options}
         with dask.config.set({"temporary-directory": folder}):  # the scheduler's, too
-            cluster = _dask.SpecCluster(
-                workers=workers, scheduler=scheduler, silence_logs=logging.ERROR
-            )
+            cluster = _dask.SpecCluster(scheduler=scheduler, silence_logs=logging.ERROR)
         self._cluster = self._stack.enter_context(cluster)
-        return self._cluster
 
     def _call(self, function: Callable[[], Any], home: str = "") -> Any:
         """Wait for what a function promises: not beyond the deadline, nor if `home` is gone."""
@@ -661,6 +684,19 @@ class Dask(Engine):
                 break
             self._any(waiting, 0.1)
         return {n for n, future in replies.items() if future.status == "finished"}
+
+
+def _has_port(address: str) -> bool:
+    with suppress(ValueError):
+        parts = urlsplit(address)
+        return bool(parts.hostname and parts.port)
+    return False
+
+
+def _to_its_end(function: Callable[[], object]) -> None:
+    """Call a function in a thread, where signals do not interrupt it, only the wait for it."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result()
 
 
 def _resource(number: int) -> str:
