@@ -247,6 +247,36 @@ def test_a_coordinator_interrupted_while_it_connects_ends_at_once():
     assert "__del__" not in run.stderr
 
 
+def test_a_cluster_without_workers_is_told_as_such_and_used_once_it_has_some(monkeypatch, tmp_path):
+    monkeypatch.setattr("localpower.engines.dask.PATIENCE", 1.0)
+    options = {"n_workers": 0, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with (
+        LocalCluster(
+            host="127.0.0.1", local_directory=str(tmp_path), silence_logs=40, **options
+        ) as bare,
+        Client(bare, set_as_default=False) as client,
+    ):
+        for data in (A, ARRAY, without_sizes(ARRAY)):
+            with pytest.raises(EngineError, match=r"the cluster has no workers: start some"):
+                lp.svd(data, 2, engine=client, memory="1GB")
+        monkeypatch.undo()
+        with pytest.raises(EngineError, match="the cluster has no workers"):
+            lp.svd(A, 2, engine=client, deadline=1.0)  # which is less than the usual patience
+        later = threading.Timer(0.5, bare.scale, (1,))
+        later.start()
+        assert lp.svd(A, 2, engine=client, rng=0).converged
+        later.join()
+
+
+def nested():
+    lp.svd(A, 2, engine="dask:2")
+
+
+def test_a_cluster_of_our_own_inside_a_task_is_refused_with_the_reason(client):
+    with pytest.raises(EngineError, match=r"not allowed in a daemonic one.*get_client\(\)"):
+        client.submit(nested, pure=False).result()
+
+
 def broken(block):
     raise KeyError("mine")
 
@@ -376,7 +406,7 @@ def test_a_reply_that_does_not_come_is_worker_late_and_heal_ends_the_task(own):
     before = total(own)
     own.deadline = 1.0
     start = time.monotonic()
-    with pytest.raises(lp.WorkerLate, match="within 1 s"):
+    with pytest.raises(lp.WorkerLate, match="within 1 s; set the engine's deadline higher"):
         list(own.map(PowerSteps(Z, 10**9), [1]))
     assert time.monotonic() - start < 10
     own.deadline = 20.0

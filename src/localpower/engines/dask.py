@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -73,6 +74,7 @@ SHARE = 0.5  # of the workers' memory, that adopted rows may take
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # not on every system
 ENDED = (Status.closed, Status.failed)
+LATE = "set the engine's deadline higher if tasks take so long, or use smaller shards"
 REMEDY = "if memory ran out, use smaller blocks or more workers, else run again"
 State = tuple[LocalMatrix, Any]  # and the reply of the task that changed it last
 _dask: Any = distributed  # most of it has no types
@@ -250,9 +252,15 @@ class Dask(Engine):
                 f"engine={address!r} is no host and port of a scheduler: write it as in "
                 "'dask://host:8786'"
             )
+        if address is None and multiprocessing.current_process().daemon:
+            raise EngineError(
+                "engine='dask' starts processes, which is not allowed in a daemonic one as this "
+                "(a Dask worker?): take 'threads', or in a Dask task distributed.get_client()"
+            )
         self._address, self._wanted = address, size or cores()
         self._client: Any = None
         self._cluster: Any = None
+        self._bare: float | None = None  # since when no worker ever was there; forever, if one was
         self._stack = ExitStack()
         self._shards: list[Shard] = []
         self._states: dict[int, Future[Any]] = {}
@@ -425,7 +433,7 @@ class Dask(Engine):
                 if promise.done():
                     return promise.result()
                 if monotonic() >= end:
-                    raise WorkerLate(f"Dask did not answer within {self.deadline:g} s")
+                    raise WorkerLate(f"Dask did not answer within {self.deadline:g} s; {LATE}")
                 if home and home not in self._workers():
                     raise WorkerLost(f"Dask worker {home} is gone; {REMEDY}")
         except OSError:
@@ -449,6 +457,8 @@ class Dask(Engine):
         """Tell what the scheduler knows of the workers that are there, by address."""
         known = self._call(partial(self.client.scheduler.identity, n_workers=-1))
         workers: dict[str, Any] = known["workers"]
+        if workers or self._bare is None:
+            self._bare = math.inf if workers else monotonic()
         return workers
 
     def _missing(self, ended: Collection[str] = ()) -> bool:
@@ -494,13 +504,19 @@ class Dask(Engine):
                 self._cluster.scale(self._wanted)
 
     def _await_workers(self, ended: Collection[str] = ()) -> None:
-        end = monotonic() + PATIENCE
+        end, first = monotonic() + PATIENCE, min(PATIENCE, self.deadline or PATIENCE)
         while self._missing(ended):
+            if self._bare is not None and monotonic() > self._bare + first:
+                raise EngineError(
+                    "the cluster has no workers: start some, and wait for them with "
+                    "client.wait_for_workers(1) before it is given as engine="
+                )
             if monotonic() > end:
                 raise WorkerLost(f"Dask workers did not come back in {PATIENCE:g} s; {REMEDY}")
             sleep(0.1)
 
     def _room(self) -> float:
+        self._await_workers()
         if self.memory is not None:
             return self.memory
         limits = [worker["memory_limit"] or math.inf for worker in self._workers().values()]
@@ -660,7 +676,7 @@ class Dask(Engine):
             now = monotonic()
             progress, left = now if len(waiting) < left else progress, len(waiting)
             if self.deadline is not None and now - progress > self.deadline:
-                raise WorkerLate(f"no reply from Dask workers within {self.deadline:g} s")
+                raise WorkerLate(f"no reply from Dask workers within {self.deadline:g} s; {LATE}")
             if now - complete > PATIENCE:
                 raise WorkerLost(f"Dask workers are gone since {PATIENCE:g} s; {REMEDY}")
             if self._any(waiting, min(TICK, self.deadline or TICK)) or not self._missing():
