@@ -39,7 +39,7 @@ from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Held, OpenBlock, Opened, Piece, Shard, named_once
 from localpower.core.tasks import Task, Weigh
 from localpower.engines.blas import one_blas_thread
-from localpower.engines.registry import _leave
+from localpower.engines.registry import leave
 from localpower.engines.threads import cores
 
 R = TypeVar("R")
@@ -355,7 +355,7 @@ class Local:
         self._debugger = os.environ.get("PYTHONBREAKPOINT")
         self._started: list[Any] = []
         self._folder = tempfile.mkdtemp(prefix="lp-ray-", dir=_short_folder())
-        handler = _leave if self._signal is signal.SIG_DFL else self._signal
+        handler = leave if self._signal is signal.SIG_DFL else self._signal
         try:
             _on_termination(handler)
             with _settings(self._started):

@@ -113,12 +113,13 @@ def terminable() -> Iterator[None]:
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _leave(number: int, frame: Any) -> NoReturn:
+def leave(number: int, frame: Any) -> NoReturn:
+    """End the process as a shell expects it of a signal, by way of all that is to be ended."""
     raise SystemExit(128 + number)
