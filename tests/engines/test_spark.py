@@ -401,3 +401,30 @@ def test_the_death_of_java_is_made_good_and_a_stop_leaves_nothing(sign, tmp_path
     assert "\tat " not in errors
     assert not psutil.wait_procs(started, timeout=10)[1]
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_while_java_starts_leaves_nothing(sign, tmp_path):
+    script = "import localpower as lp; lp.svd([[1.0, 0.0], [0.0, 2.0]], 1, engine='spark:2')"
+    run = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+
+    def java():  # it has the folder in its command line, as has the shell that starts it
+        every = psutil.process_iter(["name", "cmdline"])
+        lines = [(p, " ".join(p.info["cmdline"] or ())) for p in every]
+        return [p for p, line in lines if str(tmp_path) in line and "launcher.Main" not in line]
+
+    while not any(p.info["name"] == "java" for p in java()) and run.poll() is None:
+        time.sleep(0.05)
+    run.send_signal(sign)
+    _, errors = run.communicate(timeout=120)
+    left = psutil.wait_procs(java(), timeout=10)[1]
+    for process in left:
+        process.kill()
+    assert run.returncode == (-sign if sign == signal.SIGINT else 128 + sign), errors
+    assert not left
+    assert not list(tmp_path.iterdir())

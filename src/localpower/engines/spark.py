@@ -18,6 +18,7 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -28,6 +29,7 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import numpy as np
+from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
 from pyspark import RDD, Broadcast, InheritableThread, SparkConf, SparkContext, StorageLevel
 from pyspark.errors import PySparkException
@@ -189,13 +191,12 @@ class Spark(Engine):
             conf.setAll([*LOCAL.items(), ("spark.driver.memory", f"{max(memory, 1024)}m")])
             conf.set("spark.local.dir", folder)
             conf.set("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder}")
-        gateway, launch = None, cast(Any, launch_gateway)
+        gateway = None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about versions of pandas, which is not used
                 if SparkContext._gateway is None:
-                    gateway = launch(conf, {"stderr": subprocess.DEVNULL})
-                    self._started[:] = [(None, gateway, folder)]
+                    gateway = self._launched(conf, folder)
                 context = SparkContext(conf=conf, gateway=gateway)
         except (Py4JError, PySparkException, OSError) as error:
             _stop(self._started)
@@ -203,12 +204,27 @@ class Spark(Engine):
                 f"Spark did not start ({_told(error)}): it needs Java 17 or later, on the PATH or "
                 "in JAVA_HOME, and a master that can be reached"
             ) from None
+        except (KeyboardInterrupt, SystemExit):
+            _stop(self._started)
+            raise
         self._started[:] = [(context, gateway, folder)]
         if local:
             context.pythonExec = sys.executable
             paths = [os.path.abspath(path) for path in sys.path]
             context.environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
         return context
+
+    def _launched(self, conf: SparkConf, folder: str | None) -> Any:
+        """Start Java in a thread: a signal ends the wait for it, but only when it is known."""
+
+        def launch() -> Any:
+            gateway = cast(Any, launch_gateway)(conf, {"stderr": subprocess.DEVNULL})
+            self._started[:] = [(None, gateway, folder)]
+            _hang_up(gateway)
+            return gateway
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(launch).result()
 
     def _disconnect(self) -> None:
         self._context = None
@@ -648,6 +664,14 @@ def _stop(started: list[Any]) -> None:
             _end(gateway)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hang_up(gateway: Any) -> None:
+    """Close this thread's connection to Java, if it keeps one; the next question opens another."""
+    if isinstance(gateway, ClientServer):
+        connection = gateway._gateway_client.get_thread_connection()
+        if connection is not None:
+            connection.close()
 
 
 def _end(gateway: Any) -> None:
