@@ -428,3 +428,54 @@ def test_a_stop_while_java_starts_leaves_nothing(sign, tmp_path):
     assert run.returncode == (-sign if sign == signal.SIGINT else 128 + sign), errors
     assert not left
     assert not list(tmp_path.iterdir())
+
+
+def run_in_own_session(script, *args, **environment):
+    """Run a script in a process that has a session of its own, as users have; return its output."""
+    opening = """
+import os, signal, sys, threading, time
+import psutil
+from pyspark.sql import SparkSession
+import localpower as lp
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+session = builder.config("spark.log.level", "OFF").getOrCreate()
+rows = [[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]]
+def told(ask):
+    try:
+        ask()
+    except lp.EngineError as error:
+        print(type(error).__name__, error, sep=": ", flush=True)
+"""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", opening + script, *map(str, args)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
+        timeout=200,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_a_signal_in_a_users_session_ends_the_job_and_leaves_the_session_usable(tmp_path):
+    script = """
+def wait(row):
+    open(path, "w").close()
+    time.sleep(1000)
+def send(number):
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    os.kill(os.getpid(), number)
+for number in (signal.SIGTERM, signal.SIGINT):
+    path = f"{sys.argv[1]}-{number}"
+    threading.Thread(target=send, args=(number,)).start()
+    try:
+        lp.svd(session.sparkContext.parallelize(rows, 2).map(wait), 1, engine=session)
+    except (SystemExit, KeyboardInterrupt) as error:
+        print(type(error).__name__, error)
+    print(session.range(5).count(), session.sparkContext.parallelize(rows, 2).count())
+    print(lp.svd(rows, 1, engine=session, method="tsqr").run["rows"])
+"""
+    found = run_in_own_session(script, tmp_path / "working").splitlines()
+    assert found == ["SystemExit 143", "5 3", "3", "KeyboardInterrupt ", "5 3", "3"]

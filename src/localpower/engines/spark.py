@@ -270,8 +270,7 @@ class Spark(Engine):
     def _release(self) -> None:
         rows, self._rows, self._raw = self._rows, None, None
         if rows is not None:
-            with suppress(Exception):  # of a Spark that is gone
-                rows.unpersist()
+            _tell(rows.unpersist)
 
     @contextmanager
     def _job(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Job]:
@@ -294,8 +293,7 @@ class Spark(Engine):
             self._lasting = (after, task) if task.lasts else self._lasting
         finally:
             if isinstance(letter, Broadcast):
-                with suppress(Exception):
-                    letter.destroy()
+                _tell(letter.destroy)
 
     def _collected(
         self, ask: Any, numbers: Sequence[int] | None = None, levels: Sequence[int] = ()
@@ -321,11 +319,12 @@ class Spark(Engine):
         return [reply for _, reply in found]
 
     def _abandon(self, cancel: Callable[[], Any]) -> None:
-        """Leave a job in its middle, where Java does not listen to this thread: end it if ours."""
+        """Leave a job in its middle, whose answer must not be taken for another's: end it if ours."""
         for _, gateway, _ in self._started:
             if gateway is not None and gateway.proc is not None:
                 gateway.proc.kill()
                 return
+        _hang_up(SparkContext._gateway)
         thread = InheritableThread(target=cancel, daemon=True)
         thread.start()
         thread.join(5)
@@ -365,8 +364,7 @@ class Spark(Engine):
             raise
         finally:
             done.set()
-            with suppress(Exception):
-                context.removeJobTag(tag)
+            _tell(partial(context.removeJobTag, tag))
 
 
 @dataclass(slots=True)
@@ -664,6 +662,16 @@ def _stop(started: list[Any]) -> None:
             _end(gateway)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell(ask: Callable[[], Any]) -> None:
+    """Ask Java for something that may fail, as it may be gone; a signal leaves no answer behind."""
+    try:
+        with suppress(Exception):
+            ask()
+    except (KeyboardInterrupt, SystemExit):
+        _hang_up(SparkContext._gateway)
+        raise
 
 
 def _hang_up(gateway: Any) -> None:
