@@ -430,24 +430,9 @@ def test_a_stop_while_java_starts_leaves_nothing(sign, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def run_in_own_session(script, *args, **environment):
-    """Run a script in a process that has a session of its own, as users have; return its output."""
-    opening = """
-import os, signal, sys, threading, time
-import psutil
-from pyspark.sql import SparkSession
-import localpower as lp
-builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-session = builder.config("spark.log.level", "OFF").getOrCreate()
-rows = [[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]]
-def told(ask):
-    try:
-        ask()
-    except lp.EngineError as error:
-        print(type(error).__name__, error, sep=": ", flush=True)
-"""
+def output_of(script, *args, **environment):
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", opening + script, *map(str, args)],
+        [sys.executable, "-W", "ignore", "-c", HEAD + script, *map(str, args)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, **environment},
@@ -455,7 +440,27 @@ def told(ask):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    return run.stdout
+    return run.stdout.splitlines()
+
+
+HEAD = """
+import os, signal, socket, sys, threading, time
+import psutil
+import localpower as lp
+rows = [[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]]
+def java():
+    return next(p for p in psutil.Process().children() if p.name() == "java")
+def told(ask):
+    try:
+        ask()
+    except lp.EngineError as error:
+        print(type(error).__name__, ascii(str(error)), flush=True)
+"""
+SESSION = """
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+session = builder.config("spark.log.level", "OFF").getOrCreate()
+"""
 
 
 def test_a_signal_in_a_users_session_ends_the_job_and_leaves_the_session_usable(tmp_path):
@@ -477,5 +482,45 @@ for number in (signal.SIGTERM, signal.SIGINT):
     print(session.range(5).count(), session.sparkContext.parallelize(rows, 2).count())
     print(lp.svd(rows, 1, engine=session, method="tsqr").run["rows"])
 """
-    found = run_in_own_session(script, tmp_path / "working").splitlines()
+    found = output_of(SESSION + script, tmp_path / "working")
     assert found == ["SystemExit 143", "5 3", "3", "KeyboardInterrupt ", "5 3", "3"]
+
+
+def test_a_master_that_cannot_be_reached_is_told_before_java_is_started():
+    script = """
+with socket.create_server(("127.0.0.1", 0)) as server:
+    port = server.getsockname()[1]
+for place in sys.argv[1:]:
+    told(lambda: lp.svd(rows, 1, engine="spark://" + place.format(port=port)))
+assert not psutil.Process().children()
+"""
+    formless = ["", "foo", "127.0.0.1", "h:7077/", "127.0.0.1:{port},foo"]
+    *wrong, closed, unknown = output_of(
+        script, *formless, "127.0.0.1:{port}", "no.such.host.invalid:1,127.0.0.1:{port}"
+    )
+    assert len(wrong) == len(formless)
+    for line in wrong:
+        assert line.startswith("EngineError \"engine='spark://")
+        assert "has no host and port" in line
+    for line in (closed, unknown):
+        assert line.startswith("EngineError \"engine='spark://")
+        assert "cannot be reached" in line
+        assert "start a master there" in line
+
+
+def test_what_keeps_spark_from_starting_is_told_also_when_it_is_started_anew():
+    script = """
+os.environ["PYSPARK_SUBMIT_ARGS"] = "--conf spark.executor.memory=1k pyspark-shell"
+told(lambda: lp.connect("spark:2"))
+del os.environ["PYSPARK_SUBMIT_ARGS"]
+def callback(record, state):
+    os.environ["JAVA_HOME"] = "/nowhere"
+    java().kill()
+told(lambda: lp.svd(rows, 1, engine="spark:2", method="dpi", rng=0, callback=callback))
+"""
+    first, anew = output_of(script)
+    assert "Spark did not start" in first
+    assert "executor memory" in first
+    assert "\\tat " not in first
+    assert "Spark did not start" in anew
+    assert "Java 17" in anew

@@ -11,6 +11,7 @@ import os
 import pickle
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -63,17 +64,23 @@ BATCH = 1024  # rows that are made into one piece
 MOST = 64  # replies that may come to the coordinator at once, at least
 KEPT = 1 << 29  # bytes of rows of which a Python process keeps the matrices
 LARGE = 1 << 20  # bytes from which on a task is a broadcast variable of its own
+REACH = 5.0  # seconds that a master may take to accept a connection
 HEALING = 60.0  # seconds that Spark may take to get over what was cancelled
 LEVEL = StorageLevel.MEMORY_AND_DISK_DESER  # bytes as they are: nothing to unpack in a round
 PICKLE: Any = CPickleSerializer()
 NATIVE = ("RDD", "DataFrame", "RowMatrix", "IndexedRowMatrix")
+PLACE = re.compile(r"(\[[\da-fA-F:.]+\]|[\w.-]+):\d+")
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.authenticate": "true",
     "spark.driver.maxResultSize": "0",
 }
-JAVA_FRAMES = re.compile(r"^\s+at .*\n?|^\s*\.\.\. \d+ more\n?|^Driver stacktrace:\n?", re.M)
+JAVA_FRAMES = re.compile(
+    r"^\s+at .*\n?|^\s*\.\.\. \d+ more\n?|^Driver stacktrace:\n?"
+    r"|^[\w.$/<>]+\((?:Native Method|Unknown Source|\w+\.(?:java|scala):\d+)\)\n?",
+    re.M,
+)
 
 
 class Spark(Engine):
@@ -91,6 +98,7 @@ class Spark(Engine):
         self._raw: Any = None
         self._shards: Sequence[Shard] = ()
         self._marks = count(1)
+        self._broken: EngineError | None = None
         self._connect()
 
     @property
@@ -100,7 +108,7 @@ class Spark(Engine):
     def place(self, shards: Sequence[Shard]) -> None:
         self._connect()
         super().place(shards)
-        self._shards = shards
+        self._shards, self._broken = shards, None
         self._run = uuid4().hex
         self._frames = tuple(replace(shard, pieces=()) for shard in shards)
         self._lasting: tuple[int, Task[Any] | None] = (0, None)
@@ -156,7 +164,7 @@ class Spark(Engine):
 
     def close(self) -> None:
         self._release()
-        self._shards = ()
+        self._shards, self._broken = (), None
         self._disconnect()
         super().close()
 
@@ -181,6 +189,8 @@ class Spark(Engine):
     def _start(self) -> SparkContext:
         """Start Spark; its Java process is quiet, and ends with this one at the latest."""
         local = self._address is None
+        if not local:
+            _reach(self._address)
         master = f"local[{self._wanted or cores()},4]" if local else self._address
         conf = SparkConf().setMaster(master).setAppName("localpower")
         conf.set("spark.ui.enabled", "false").set("spark.log.level", "OFF")
@@ -199,9 +209,10 @@ class Spark(Engine):
                     gateway = self._launched(conf, folder)
                 context = SparkContext(conf=conf, gateway=gateway)
         except (Py4JError, PySparkException, OSError) as error:
+            told = _told(error)  # by Java, while it is there
             _stop(self._started)
             raise EngineError(
-                f"Spark did not start ({_told(error)}): it needs Java 17 or later, on the PATH or "
+                f"Spark did not start ({told}): it needs Java 17 or later, on the PATH or "
                 "in JAVA_HOME, and a master that can be reached"
             ) from None
         except (KeyboardInterrupt, SystemExit):
@@ -234,9 +245,13 @@ class Spark(Engine):
         """After an error, start what was started here anew; if it was not, raise that error."""
         if not self._started or not self._shards or _handle(self._shards) is not None:
             raise
-        self._disconnect()
-        self._connect()
-        self._bring()
+        try:
+            self._disconnect()
+            self._connect()
+            self._bring()
+        except EngineError as error:
+            self._rows, self._broken = None, error
+            raise
 
     def _bring(self) -> None:
         """Send rows to the executors, or take those that are there, and have them kept."""
@@ -280,7 +295,7 @@ class Spark(Engine):
         they share their arrays, and would be repeated with them otherwise.
         """
         if self._rows is None:
-            raise EngineError("this engine holds no shards: place them first")
+            raise self._broken or EngineError("this engine holds no shards: place them first")
         tasks = {number: task.for_shard(number) for number in numbers}
         alike = all(mine is task for mine in tasks.values())
         mark, lasting = self._lasting
@@ -358,7 +373,7 @@ class Spark(Engine):
                     f"a Spark job was cancelled after the deadline of {limit:g} seconds: "
                     "set a later one, or use more executors or smaller shards"
                 ) from None
-            raise _translated(error) from None
+            raise _translated(error, context.master) from None
         except (KeyboardInterrupt, SystemExit):
             self._abandon(partial(context.cancelJobsWithTag, tag))
             raise
@@ -628,14 +643,45 @@ def _context_of(given: Any) -> Any:
         ) from None
 
 
+def _reach(address: str) -> None:
+    """Make sure that a master listens, before Java is started and tries for minutes."""
+    places = address.removeprefix("spark://").split(",")
+    wrong = [place for place in places if not PLACE.fullmatch(place)]
+    if wrong:
+        raise EngineError(
+            f"engine={address!r} has no host and port in {wrong[0]!r}: give the address of a "
+            "master that runs, as in 'spark://host:7077'"
+        )
+    reasons = []
+    for place in places:
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+        except (OSError, ValueError, OverflowError) as error:
+            reasons.append(f"{place}: {error}")
+        else:
+            return
+    raise EngineError(
+        f"engine={address!r} cannot be reached ({'; '.join(reasons)}): start a master there, or "
+        "give the address of one that runs"
+    )
+
+
 def _told(error: BaseException) -> str:
     """Return what Spark says, without the frames of Java."""
-    text = error._desc if hasattr(error, "_desc") else str(error)
+    text = ""
+    with suppress(Py4JError, OSError):  # where Java is asked for it, and is gone
+        text = error._desc if hasattr(error, "_desc") else str(error)
     return JAVA_FRAMES.sub("", text or type(error).__name__).strip()
 
 
-def _translated(error: BaseException) -> EngineError:
+def _translated(error: BaseException, master: str) -> EngineError:
     text = _told(error)
+    if "SparkContext has been shutdown" in text or "stopped SparkContext" in text:
+        return EngineError(
+            f"Spark has ended the session on {master}: see whether a master answers there and has "
+            "not ended the application, and open another session"
+        )
     if "Traceback (most recent call last)" in text:
         return WorkerFailed(f"a task failed on a Spark executor:\n{text}")
     lost = ("exited unexpectedly", "ExecutorLost", "connect back", "shut down", "FetchFailed")
