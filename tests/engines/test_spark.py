@@ -524,3 +524,19 @@ told(lambda: lp.svd(rows, 1, engine="spark:2", method="dpi", rng=0, callback=cal
     assert "\\tat " not in first
     assert "Spark did not start" in anew
     assert "Java 17" in anew
+
+
+def test_executors_whose_python_lacks_localpower_are_told_with_the_remedy(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without what is installed
+    python.chmod(0o700)
+    script = """
+told(lambda: lp.svd(rows, 1, engine=session))
+told(lambda: lp.svd(session.sparkContext.parallelize(rows, 2), 1, engine=session))
+"""
+    found = output_of(SESSION + script, PYSPARK_PYTHON=str(python))
+    assert len(found) == 2
+    for line in found:
+        assert "cannot import localpower (No module named" in line
+        assert f"version {lp.__version__} there, and set PYSPARK_PYTHON" in line
+        assert "Traceback" not in line

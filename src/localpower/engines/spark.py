@@ -56,6 +56,7 @@ from localpower.core.tasks import Task
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.threads import cores
 from localpower.engines.worker import Failure
+from localpower.version import __version__
 
 R = TypeVar("R")
 CHUNK = 1 << 23  # bytes of rows that travel as one element: Spark takes no more than 2 GB
@@ -69,6 +70,7 @@ HEALING = 60.0  # seconds that Spark may take to get over what was cancelled
 LEVEL = StorageLevel.MEMORY_AND_DISK_DESER  # bytes as they are: nothing to unpack in a round
 PICKLE: Any = CPickleSerializer()
 NATIVE = ("RDD", "DataFrame", "RowMatrix", "IndexedRowMatrix")
+MISSING = re.compile(r"No module named '(?:numpy|scipy|threadpoolctl|localpower[\w.]*)'")
 PLACE = re.compile(r"(\[[\da-fA-F:.]+\]|[\w.-]+):\d+")
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -681,6 +683,12 @@ def _translated(error: BaseException, master: str) -> EngineError:
         return EngineError(
             f"Spark has ended the session on {master}: see whether a master answers there and has "
             "not ended the application, and open another session"
+        )
+    if missing := MISSING.search(text):
+        return EngineError(
+            f"Python on the Spark executors cannot import localpower ({missing[0]}): install "
+            f"version {__version__} there, and set PYSPARK_PYTHON to that Python before the session "
+            "is opened"
         )
     if "Traceback (most recent call last)" in text:
         return WorkerFailed(f"a task failed on a Spark executor:\n{text}")
