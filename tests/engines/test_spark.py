@@ -540,3 +540,16 @@ told(lambda: lp.svd(session.sparkContext.parallelize(rows, 2), 1, engine=session
         assert "cannot import localpower (No module named" in line
         assert f"version {lp.__version__} there, and set PYSPARK_PYTHON" in line
         assert "Traceback" not in line
+
+
+def test_the_death_of_a_users_java_is_told_with_the_remedy():
+    script = """
+java().kill()
+for engine in (session, "spark", "spark:2"):
+    told(lambda: lp.svd(rows, 1, engine=engine))
+"""
+    found = output_of(SESSION + script)
+    assert len(found) == 3
+    for line in found:
+        assert line.startswith("WorkerLost ")
+        assert "open another session" in line

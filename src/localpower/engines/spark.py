@@ -186,7 +186,7 @@ class Spark(Engine):
                 f"one: stop it, or give it as engine= instead of {self._address!r}"
             )
         self._context = context
-        self._size = self._wanted or int(context.defaultParallelism)
+        self._size = self._wanted or self._within(lambda: int(context.defaultParallelism))
 
     def _start(self) -> SparkContext:
         """Start Spark; its Java process is quiet, and ends with this one at the latest."""
@@ -336,7 +336,7 @@ class Spark(Engine):
         return [reply for _, reply in found]
 
     def _abandon(self, cancel: Callable[[], Any]) -> None:
-        """Leave a job in its middle, whose answer must not be taken for another's: end it if ours."""
+        """Leave a job in its middle, and with it the connection it answers on: end Java if ours."""
         for _, gateway, _ in self._started:
             if gateway is not None and gateway.proc is not None:
                 gateway.proc.kill()
@@ -375,7 +375,7 @@ class Spark(Engine):
                     f"a Spark job was cancelled after the deadline of {limit:g} seconds: "
                     "set a later one, or use more executors or smaller shards"
                 ) from None
-            raise _translated(error, context.master) from None
+            raise _translated(error, context.master, bool(self._started)) from None
         except (KeyboardInterrupt, SystemExit):
             self._abandon(partial(context.cancelJobsWithTag, tag))
             raise
@@ -677,7 +677,7 @@ def _told(error: BaseException) -> str:
     return JAVA_FRAMES.sub("", text or type(error).__name__).strip()
 
 
-def _translated(error: BaseException, master: str) -> EngineError:
+def _translated(error: BaseException, master: str, ours: bool) -> EngineError:
     text = _told(error)
     if "SparkContext has been shutdown" in text or "stopped SparkContext" in text:
         return EngineError(
@@ -687,8 +687,8 @@ def _translated(error: BaseException, master: str) -> EngineError:
     if missing := MISSING.search(text):
         return EngineError(
             f"Python on the Spark executors cannot import localpower ({missing[0]}): install "
-            f"version {__version__} there, and set PYSPARK_PYTHON to that Python before the session "
-            "is opened"
+            f"version {__version__} there, and set PYSPARK_PYTHON to that Python before you open "
+            "the session"
         )
     if "Traceback (most recent call last)" in text:
         return WorkerFailed(f"a task failed on a Spark executor:\n{text}")
@@ -700,7 +700,8 @@ def _translated(error: BaseException, master: str) -> EngineError:
         )
     told = isinstance(error, PySparkException) or hasattr(error, "java_exception")
     if not told:
-        return WorkerLost(f"the Java process of Spark is gone ({text}): run again")
+        then = "run again" if ours else "start Python anew, and open another session"
+        return WorkerLost(f"the Java process of Spark is gone ({text}), and its session: {then}")
     return EngineError(f"Spark could not finish a job:\n{text}")
 
 
