@@ -193,6 +193,17 @@ def test_rows_do_not_travel(client):
     assert sent() - before < data.nbytes / 4
 
 
+def test_rows_are_aligned_when_they_are_placed_not_for_every_product(client):
+    def regular(state):
+        pieces = state[0].shard.pieces
+        return all(p.flags.aligned and p.flags.c_contiguous for p in pieces)
+
+    with lp.connect(client) as engine:
+        rows = np.random.default_rng(0).standard_normal((5000, 101))
+        engine.place(contiguous(open_source([rows, rows[:-1], rows[1:]]), 3).shards)
+        assert all(client.gather(client.map(regular, list(engine._states.values()), pure=False)))
+
+
 def test_the_users_client_is_left_open_without_our_data(client):
     lp.svd(BLOCKS, 3, engine=client, rng=0)
     lp.svd(ARRAY, 3, engine=client, rng=0)

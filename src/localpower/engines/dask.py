@@ -121,7 +121,8 @@ class Absent(Passing):
 
 
 def _hold(rows: Opened, shard: Shard) -> State:
-    return LocalMatrix(replace(shard, pieces=rows.pieces)), None
+    """Take rows in, aligned once: those that come over the network are not, nor may others be."""
+    return LocalMatrix(replace(shard, pieces=regular(rows.pieces))), None
 
 
 def _run(state: State, message: Message) -> Any:
