@@ -128,14 +128,15 @@ TITLES = {
 
 def _engines() -> str:
     """What a round costs on each engine, against a bare one."""
-    head = ["", "message", "ours, ms", "work, ms", "bare, ms", "added, ms", "ratio"]
+    head = ["", "message", "rows", "ours, ms", "work, ms", "bare, ms", "added, ms", "ratio"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in _measured("engines.csv"):
         if row["ratio"]:
             size = int(row["d"]) * int(row["r"]) * 8 / 1e6
             numbers = " | ".join(f"{float(row[key]):.3g}" for key in TIMES)
             name = f"`{row['engine']}:{row['workers']}`"
-            lines.append(f"| {name} | {size:.2g} MB | {numbers} | {row['ratio']} |")
+            rows = f"{int(row['rows']):,}"
+            lines.append(f"| {name} | {size:.2g} MB | {rows} | {numbers} | {row['ratio']} |")
     return "\n".join(lines)
 
 
