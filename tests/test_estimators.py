@@ -12,6 +12,8 @@ import sklearn.decomposition
 from helpers import with_spectrum
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -116,6 +118,17 @@ def test_defaults_clone_pickle_and_pipelines():
     assert clone(model).get_params() == model.get_params()
     pipeline = make_pipeline(StandardScaler(), lp.PCA(2, random_state=0))
     assert pipeline.fit_transform(X).shape == (150, 2)
+
+
+def test_clones_share_what_is_open():
+    with lp.connect("threads:2") as engine:
+        model = lp.PCA(2, engine=engine, random_state=np.random.RandomState(3)).fit(X)
+        again = clone(model.set_output(transform="default"))
+        assert again.engine is engine
+        assert not hasattr(again, "components_")
+        assert again.random_state is not model.random_state
+        search = GridSearchCV(make_pipeline(lp.PCA(engine=engine), Ridge()), {"pca__tol": [1e-3]})
+        assert search.fit(X, X[:, 0]).best_params_ == {"pca__tol": 1e-3}
 
 
 def test_random_states_of_every_kind_are_taken():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -142,6 +143,14 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if isinstance(self.random_state, np.random.RandomState):
             return self.random_state.randint(2**31)
         return self.random_state
+
+    def __sklearn_clone__(self) -> Any:
+        """A copy that is not fitted; what is open, such as a client or an engine, is the same."""
+        rest = copy(self)
+        rest.engine = "threads"
+        again = super(_Decomposition, rest).__sklearn_clone__()
+        again.engine = self.engine
+        return again
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
