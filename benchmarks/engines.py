@@ -16,8 +16,8 @@ time that the slower shard took for its product. What is `added` to a bare round
 round, not of its bytes.
 
 The goal is a ratio of at most 1.3 in every row; those above it are named. It is missed by empty
-rounds of 80 kB on processes and MPI, where a bare round takes less time than our headers, checks and
-ledger do.
+rounds of 80 kB on processes and MPI, where a bare round takes less time than our headers, checks
+and ledger do.
 
 For Dask, the bytes of the ledger are compared with what went over the loopback interface: a basis
 reaches every worker once, the first by way of the scheduler, which is a copy more than the ledger
