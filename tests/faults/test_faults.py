@@ -5,6 +5,7 @@ import signal
 import time
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from operator import add
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from helpers import same_bits, started, with_spectrum
 import localpower as lp
 from localpower.core.engine import Engine
 from localpower.core.errors import WireError
+from localpower.core.linalg import combined
 from localpower.core.tasks import PowerSteps, Triangle
 
 A = with_spectrum(400, 0.9 ** np.arange(30), seed=3)
@@ -125,6 +127,9 @@ REPLIES = {
     "of no shard": lambda replies: [replace(replies[0], number=99), *replies[1:]],
     "not finite": with_product(lambda x: np.where(x == x.flat[0], np.nan, x)),
     "infinite": with_product(lambda x: np.where(x == x.flat[0], np.inf, x)),
+    "of one row": with_product(lambda x: x[:1]),
+    "too narrow": with_product(lambda x: x[..., :-1]),
+    "too long": with_product(lambda x: np.concatenate([x, x])),
     "torn frame": broken_wire,
     "a failure that passes": transient,
 }
@@ -167,6 +172,21 @@ def test_replies_that_are_wrong_are_asked_for_again(kind, moment, address, undis
     result = fit(Disturbed(clusters[address], moment, replies=REPLIES[kind]))
     assert same_bits(undisturbed, result)
     assert result.run["faults"] or kind in ("swapped", "reversed")
+
+
+class Adding(Disturbed):
+    """Like engines that add on the way: nobody sees single replies."""
+
+    def sum(self, task):
+        return combined(add, self.map(task))
+
+
+@pytest.mark.parametrize("moment", ["first", "middle"])
+@pytest.mark.parametrize("kind", [kind for kind in REPLIES if kind != "none"])
+def test_sums_of_replies_that_are_wrong_are_asked_for_again(kind, moment, undisturbed):
+    result = fit(Adding(lp.connect("inline"), moment, replies=REPLIES[kind]))
+    assert same_bits(undisturbed, result)
+    assert result.run["faults"]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
 from itertools import islice
 from operator import add, iadd
 from typing import Any, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from localpower.core.errors import LocalPowerError, WorkerFailed
 
 Array = NDArray[np.floating[Any]]
 T = TypeVar("T")
@@ -208,13 +211,28 @@ def fold(items: Iterable[T], count: int, own: bool = False) -> T:
     return total
 
 
+def combined(plus: Callable[[T, T], T], items: Iterable[T]) -> T:
+    """Add replies one after the other, with `add` or `iadd`."""
+    return reduce(partial(_sum, plus), items)
+
+
+def _sum(plus: Callable[[T, T], T], one: T, other: T) -> T:
+    """Add two replies; what keeps them from being added is wrong with one of them."""
+    try:
+        return plus(one, other)
+    except LocalPowerError:
+        raise
+    except Exception as error:
+        raise WorkerFailed(f"replies could not be added: {error}") from error
+
+
 def _groups(items: Iterable[T], own: bool) -> Iterator[T]:
     """Add groups; nothing but the sum of the group is held while the next item is made."""
     items = iter(items)
     for total in items:
         plus: Callable[[T, T], T] = iadd if own else add
         for item in islice(items, FAN_IN - 1):
-            total, plus = plus(total, item), iadd
+            total, plus = _sum(plus, total, item), iadd
             del item
         yield total
         del total

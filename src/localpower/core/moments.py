@@ -41,6 +41,8 @@ class Moments:
     bad: tuple[int, int] | None = None
 
     def __add__(self, other: Moments) -> Moments:
+        if self.mean.shape != other.mean.shape:
+            raise ValueError(f"statistics of {self.mean.size} and {other.mean.size} columns")
         rows = self.rows + other.rows
         if self.bad is not None:
             return replace(self, rows=rows)

@@ -7,7 +7,7 @@ contiguous: some engines would make them so, others not, and products have other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add, iadd
 from time import perf_counter
@@ -23,6 +23,8 @@ from localpower.core.moments import Moments
 from localpower.core.precision import narrowed, widened
 
 R = TypeVar("R")
+Shapes = Mapping[str, tuple[int | None, ...]]
+MIXED = "mixed"  # the key of a sum of replies that do not belong together
 SLOWEST = 4  # times of single shards that a sum of replies keeps
 LOSS = 1e-3  # smallest eigenvalue, of the largest, down to which squares of values are good enough
 
@@ -45,6 +47,10 @@ class Task(Generic[R]):
         """Do the work on one shard."""
         raise NotImplementedError
 
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        """Shapes of arrays in the reply of a shard with so many rows; None is any number."""
+        return {}
+
     def for_shard(self, number: int) -> Task[R]:
         """Return what shard `number` receives: the task itself, unless it is scattered."""
         return self
@@ -66,8 +72,10 @@ class Weighed(Addend, Generic[R]):
     """A reply, or a sum of `count` of them: their words and bytes, what was read from files.
 
     `key` is that of the task and `number` that of the shard (of a sum, the first), so that a reply
-    to another question, or of another shard, is not taken for it. `seconds` is what the work took
-    where it was done, of `timed` replies; of a sum, `slowest` has the longest with their shards.
+    to another question, or of another shard, is not taken for it. In the one fixed order, shards
+    that are added follow each other: the key of any other sum says that it is none. `seconds` is
+    what the work took where it was done, of `timed` replies; of a sum, `slowest` has the longest
+    with their shards.
     """
 
     content: R
@@ -87,13 +95,14 @@ class Weighed(Addend, Generic[R]):
 
     def plus(self, other: Weighed[R], own: bool) -> Weighed[R]:
         add_to: Callable[[R, R], R] = iadd if own else add
+        fits = self.key == other.key and self.number + self.count == other.number
         return Weighed(
             add_to(self.content, other.content),
             self.words + other.words,
             self.size + other.size,
             self.read + other.read,
             self.count + other.count,
-            self.key if self.key == other.key else "mixed",
+            self.key if fits else MIXED,
             self.number,
             self.seconds + other.seconds,
             self.timed + other.timed,
@@ -166,6 +175,8 @@ class Product(Addend):
 
 def added(A: Array, B: Array, own: bool = False) -> Array:
     """Sum in float64, of what may have been rounded for the wire; A becomes it if we `own` that."""
+    if A.shape != B.shape:
+        raise ValueError(f"arrays of {A.shape} and {B.shape}")
     if np.uint16 in (A.dtype, B.dtype):
         A, B = widened(A), widened(B)
     own = own and A.dtype == np.float64 and A.flags.writeable
@@ -232,6 +243,9 @@ def unpacked(triangle: Array, columns: int) -> Array:
 class GramTriangle(Task[PackedSum]):
     """``A_iᵀA_i``, in float64."""
 
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"packed": (columns * (columns + 1) // 2,)}
+
     def __call__(self, matrix: LocalMatrix) -> PackedSum:
         return PackedSum(packed(matrix.kept_gram() if matrix.gram_is_small() else matrix.gram()))
 
@@ -239,6 +253,9 @@ class GramTriangle(Task[PackedSum]):
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalTriangle(Task[PackedTriangle]):
     """The R factor of ``A_i``, in float64."""
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"packed": (columns * (columns + 1) // 2,)}
 
     def __call__(self, matrix: LocalMatrix) -> PackedTriangle:
         return PackedTriangle(packed(matrix.triangle()), matrix.shape[1])
@@ -249,6 +266,10 @@ class Describe(Task[Moments]):
     """Statistics of the raw columns; their extremes too if `extremes`."""
 
     extremes: bool
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        extremes = (columns if self.extremes else 0,)
+        return {"mean": (columns,), "m2": (columns,), "low": extremes, "high": extremes}
 
     def __call__(self, matrix: LocalMatrix) -> Moments:
         stats = matrix.moments()
@@ -294,6 +315,9 @@ class PowerSteps(Task[Product]):
     send_basis: bool = False
     send_first: bool = False
     reply: str = ""
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return dict.fromkeys(("product", "basis", "first"), self.basis.shape)
 
     def __call__(self, matrix: LocalMatrix) -> Product:
         start = Z = widened(self.basis, matrix.dtype)
@@ -344,6 +368,9 @@ class Refine(Task[Proposal]):
     reply: str = ""
     proposal: str = ""
 
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"product": self.block.shape, "proposal": self.basis.shape}
+
     def __call__(self, matrix: LocalMatrix) -> Proposal:
         block, X, image = (widened(A, matrix.dtype) for A in (self.block, self.basis, self.image))
         part = matrix.shape[0] / self.rows
@@ -374,6 +401,10 @@ class Triangle(Task[Factor]):
     basis: Array
     gram: bool = False
 
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        width = self.basis.shape[1]
+        return {"R": (min(rows, width), width)}
+
     def __call__(self, matrix: LocalMatrix) -> Factor:
         R = None
         if self.gram and matrix.dtype == np.float64 and matrix.gram_is_small():
@@ -402,6 +433,9 @@ class LeftVectors(Task[Rows]):
     basis: Array
     rotation: Array
 
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"rows": (rows, self.rotation.shape[1])}
+
     def __call__(self, matrix: LocalMatrix) -> Rows:
         T = matrix.apply(self.basis).astype(np.float64, copy=False)
         Q, R = qr(T)
@@ -415,6 +449,9 @@ class ProjectRows(Task[Product]):
     basis: Array
     rotation: Array
 
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"product": (columns, self.rotation.shape[1])}
+
     def __call__(self, matrix: LocalMatrix) -> Product:
         with matrix.several_times(2):
             return Product(matrix.adjoint(LeftVectors(self.basis, self.rotation)(matrix).rows))
@@ -426,6 +463,9 @@ class TopVectors(Task[Eigenvectors]):
 
     rank: int
     values: bool = False
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"vectors": (columns, None), "values": (None,)}
 
     def __call__(self, matrix: LocalMatrix) -> Eigenvectors:
         vectors, values = matrix.top(self.rank)

@@ -21,7 +21,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from operator import add
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -49,7 +49,7 @@ from localpower.core.errors import (
     WorkerLost,
 )
 from localpower.core.ledger import regular
-from localpower.core.linalg import FAN_IN
+from localpower.core.linalg import FAN_IN, combined
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import (
     Held,
@@ -152,7 +152,7 @@ def _pass(rows: Opened, message: Message, shard: Shard) -> Any:
 
 def _added(replies: list[Any]) -> Any:
     with _one_thread():
-        return reduce(add, replies)
+        return combined(add, replies)
 
 
 def _one_thread() -> AbstractContextManager[None]:
@@ -336,7 +336,7 @@ class Dask(Engine):
             while len(level) > FAN_IN:
                 groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
                 level = self.client.map(_added, groups, pure=False)
-            total: R = reduce(add, self._taken(level))
+            total: R = combined(add, self._taken(level))
             return total
 
     def heal(self, numbers: Sequence[int]) -> None:

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import reduce
 from operator import iadd
 from typing import Any, TypeVar
 
@@ -33,13 +32,12 @@ from localpower.core.engine import Engine
 from localpower.core.errors import (
     DataError,
     EngineError,
-    LocalPowerError,
     WorkerFailed,
     WorkerLate,
     WorkerLost,
 )
 from localpower.core.ledger import arrays
-from localpower.core.linalg import FAN_IN, Array
+from localpower.core.linalg import FAN_IN, Array, combined
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.precision import widened
 from localpower.core.shard import Held, OpenBlock, Opened, Shard
@@ -729,23 +727,12 @@ class Mpi(Engine):
                         mine.pop(n) if n in mine else link.partial(homes[n], run, deadline)
                         for n in group
                     )
-                    above[i] = self._combine(parts)
+                    above[i] = combined(iadd, parts)
                 for content in mine.values():
                     link.send(content, owner, PARTIAL, run)
             if len(groups) == 1:
                 return above.get(0)
             sums, homes = above, owners
-
-    def _combine(self, parts: Iterable[Any]) -> Any:
-        try:
-            return reduce(iadd, parts)
-        except (LocalPowerError, GivenUp):
-            raise
-        except Exception as error:
-            trace = traceback.format_exc()
-            raise WorkerFailed(
-                f"replies could not be added on rank {self.rank}:\n{trace}"
-            ) from error
 
     def _reduced(self, run: int, task: Callable[[int], Task[Any]]) -> Any:
         """Add replies that are plain sums with the library's own reduction."""
@@ -753,7 +740,8 @@ class Mpi(Engine):
         link, reply, error = self._link, None, None
         try:
             if self._matrices:
-                reply = self._combine(self._run(task(n), n) for n in self._matrices)
+                replies = (self._run(task(n), n) for n in self._matrices)
+                reply = combined(iadd, replies)
         except (DataError, EngineError) as caught:
             error, reply = caught, None
         sums, counts = _wide(reply)
@@ -771,7 +759,7 @@ class Mpi(Engine):
             raise error
         if state[0] and not self.rank:
             link.wait(lambda: False, deadline, link.alarm)
-        return None if self.rank else _summed(reply, sums, counts)
+        return None if self.rank else _summed(reply, task(0), sums, counts)
 
 
 def _chunks(arrays: Iterable[Any]) -> Iterator[Any]:
@@ -876,13 +864,14 @@ def _wide(reply: Any) -> tuple[dict[str, Array], Any]:
     return wide, np.array(weight, np.int64)
 
 
-def _summed(reply: Any, sums: dict[str, Array], counts: Any) -> Any:
-    """Put sums in the place of what a reply has."""
+def _summed(reply: Any, task: Any, sums: dict[str, Array], counts: Any) -> Any:
+    """Put sums in the place of what a reply to a task has."""
     if not isinstance(reply, Weighed):
         return replace(reply, **sums)
     names = ("words", "size", "read", "count")
     total = replace(reply.content, **sums)
-    return replace(reply, content=total, **dict(zip(names, counts.tolist(), strict=True)))
+    weight = dict(zip(names, counts.tolist(), strict=True))
+    return replace(reply, content=total, key=task.key, **weight)
 
 
 def _packed(result: Any) -> Outcome:

@@ -117,6 +117,8 @@ class Channel:
         """Return the next reply; raise if there is none to come, here or from a peer."""
         if not self.waiting:
             raise EngineError("another task was sent before all replies to this were taken")
+        if not self._replies and not self.broken:
+            self._receive()
         while not self._replies:
             self._exchange(until)
         self.waiting -= 1

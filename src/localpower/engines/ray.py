@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import islice
 from operator import add
 from typing import Any, NoReturn, TypeVar
@@ -34,7 +33,7 @@ from ray import exceptions
 from localpower.core.engine import Engine
 from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.ledger import weigh
-from localpower.core.linalg import FAN_IN
+from localpower.core.linalg import FAN_IN, combined
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import Held, OpenBlock, Opened, Piece, Shard, named_once
 from localpower.core.tasks import Task, Weigh
@@ -122,7 +121,7 @@ class Holder:
 
     def add(self, *parts: list[Any]) -> list[Any]:
         """Add replies that were left somewhere, and leave the sum here."""
-        return [ray.put(reduce(add, (ray.get(ref) for (ref,) in parts)))]
+        return [ray.put(combined(add, (ray.get(ref) for (ref,) in parts)))]
 
 
 class Ray(Engine):
@@ -167,7 +166,7 @@ class Ray(Engine):
         while count > FAN_IN:
             parts, count, step = self._groups(parts), -(-count // FAN_IN), step * FAN_IN
         kept = enumerate(list(self._replies(parts, FAN_IN)))
-        total: R = reduce(add, (self._reply(ref, at * step) for at, (ref,) in kept))
+        total: R = combined(add, (self._reply(ref, at * step) for at, (ref,) in kept))
         return total
 
     def takes(self, data: Any) -> bool:

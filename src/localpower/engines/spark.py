@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import count, groupby, islice
 from operator import iadd
 from threading import Event
@@ -39,7 +39,7 @@ from pyspark.serializers import CPickleSerializer, NoOpSerializer
 
 from localpower.core.engine import Engine
 from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
-from localpower.core.linalg import FAN_IN
+from localpower.core.linalg import FAN_IN, combined
 from localpower.core.local_matrix import LocalMatrix
 from localpower.core.shard import (
     Held,
@@ -130,7 +130,7 @@ class Spark(Engine):
         while levels[-1] > FAN_IN:
             levels.append(-(-levels[-1] // FAN_IN))
         with self._job(task, self.numbers()) as job:
-            total: R = reduce(iadd, self._collected(job, range(levels[-1]), levels[1:]))
+            total: R = combined(iadd, self._collected(job, range(levels[-1]), levels[1:]))
         return total
 
     def takes(self, data: Any) -> bool:
@@ -474,7 +474,7 @@ def _fold(number: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, 
     failures = [reply for reply in replies if isinstance(reply, Failure)]
     if not failures:
         with _reported() as failures, one_blas_thread():
-            total = reduce(iadd, replies)
+            total = combined(iadd, replies)
     yield number, failures[0] if failures else total
 
 

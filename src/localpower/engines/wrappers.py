@@ -25,6 +25,7 @@ from localpower.core.tasks import (
     Product,
     Rows,
     Scatter,
+    Shapes,
     Task,
     Weigh,
     Weighed,
@@ -125,7 +126,7 @@ class Tolerant(Engine):
             try:
                 total: Any = self._engine.sum(question)
                 whole = total.key == question.key and total.count == len(self.rows)
-                if whole and sound(total.content, self.columns):
+                if whole and self._sound(total, question):
                     return cast(R, total)
                 fault: Exception = WorkerFailed(f"a sum of {total.count} replies that is not right")
             except (EngineError, WireError) as error:
@@ -137,9 +138,15 @@ class Tolerant(Engine):
         """Whether this is a reply that was asked for; raises if it is one that cannot be right."""
         if reply.key != question.key or reply.number not in wanted:
             return False
-        if not sound(reply.content, self.columns):
-            raise WorkerFailed(f"shard {reply.number} sent numbers that are not finite, or too few")
+        if not self._sound(reply, question):
+            raise WorkerFailed(
+                f"shard {reply.number} sent arrays of another shape, or numbers that are not finite"
+            )
         return True
+
+    def _sound(self, reply: Any, question: Any) -> bool:
+        asked = question.task.for_shard(reply.number)
+        return sound(reply.content, asked.shapes(self.rows[reply.number], self.columns))
 
     def _again(self, shards: Sequence[int], fault: Exception, attempt: int) -> None:
         """Prepare for another attempt, if there is one left."""
@@ -156,8 +163,10 @@ class Tolerant(Engine):
 
     def _seen(self, task: Any, reply: Any) -> Any:
         """Keep products, where they may have to stand in for later ones."""
+        if self._on_loss != "degrade":
+            return reply
         question = task.task.for_shard(reply.number)
-        if self._on_loss == "degrade" and isinstance(question, PowerSteps) and question.steps == 1:
+        if isinstance(question, PowerSteps) and question.steps == 1:
             product = np.array(widened(reply.content.product))  # the reply may become the sum
             self._last[reply.number] = widened(question.basis), product
         return reply
@@ -194,17 +203,16 @@ def _keyed(task: Any, key: str) -> Any:
     return Weigh(task.task, key)
 
 
-def sound(reply: Any, columns: int) -> bool:
-    """Whether the numbers of a reply can be used: all are finite, products as long as rows."""
-    for name, A in arrays(reply):
-        if name in TALL and A.shape[0] != columns:
-            return False
-        if name not in EXTREMES and not finite(A):
-            return False
-    return True
+def sound(reply: Any, shapes: Shapes) -> bool:
+    """Whether the arrays of a reply can be used: they have these shapes, and all is finite."""
+    return all(
+        len(A.shape) == len(shapes[name])
+        and all(n in (None, m) for n, m in zip(shapes[name], A.shape, strict=True))
+        and (name in EXTREMES or finite(A))
+        for name, A in arrays(reply)
+    )
 
 
-TALL = ("product", "basis", "first", "proposal", "vectors", "mean", "m2")  # a row for each column
 EXTREMES = ("low", "high")  # of no rows, these are infinite
 
 
