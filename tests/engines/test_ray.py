@@ -503,6 +503,27 @@ finally:
 """
 
 
+NODE = """
+import ray
+how = {"method": "dpi", "max_rounds": 4, "workers": 4, "rng": 0}
+reference = lp.svd(A, 3, engine="inline", **how)
+
+def callback(record, state):
+    if record.round == MOMENT:  # the node goes with this process
+        next(p for p in children() if "DashboardAgent" in p.name()).kill()
+        psutil.wait_procs([p for p in children() if p.name() == "raylet"], timeout=30)
+
+with lp.connect("ray:2") as engine:
+    first = ray.get_runtime_context().get_node_id()
+    for _ in range(2):
+        result = lp.svd(A, 3, engine=engine, deadline=20, callback=callback, **how)
+        assert result.components.tobytes() == reference.components.tobytes()
+        callback = None
+    assert ray.get_runtime_context().get_node_id() != first
+assert not psutil.wait_procs(children(), timeout=10)[1]
+"""
+
+
 def start(code, folder):
     """Run a script with a home and a folder for temporary files of its own."""
     path = folder / "script.py"
@@ -531,6 +552,15 @@ def test_a_cluster_of_our_own_is_on_loopback_and_leaves_nothing_behind(folder):
     assert (run.returncode, errors) == (0, "")
     assert out.strip() == "{'127.0.0.1'}"
     assert os.listdir(folder) == ["script.py"]
+
+
+@pytest.mark.parametrize("moment", [2, 4])  # with rounds to come, or none: the next run finds out
+def test_a_cluster_of_our_own_whose_node_dies_is_started_again(moment, folder):
+    run = start(NODE.replace("MOMENT", str(moment)), folder)
+    _, errors = run.communicate(timeout=120)
+    assert run.returncode == 0, errors
+    assert os.listdir(folder) == ["script.py"]
+    assert not psutil.wait_procs(processes(folder), timeout=10)[1]
 
 
 def send(run, sign, group):

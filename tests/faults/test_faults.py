@@ -203,6 +203,23 @@ def test_dask_workers_that_die_or_hang_are_made_good(
     assert result.ledger == undisturbed.ledger
 
 
+@pytest.fixture(scope="module")
+def ray():
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    with lp.connect("ray:2") as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("kind", ["killed", "all killed"])
+def test_actors_of_ray_that_die_are_started_again(kind, moment, undisturbed, ray, monkeypatch):
+    monkeypatch.setitem(globals(), "workers", lambda: started("ray::Holder"))
+    result = fit(Disturbed(ray, moment, before=KILLS[kind]), deadline=10 * DEADLINE)
+    assert same_bits(undisturbed, result)
+    assert result.ledger == undisturbed.ledger
+    assert result.run["faults"]
+
+
 @pytest.mark.parametrize("method", ["local_power", "local_ritz", "block_lanczos", "tsqr", "uda"])
 def test_every_method_survives_a_killed_process(method):
     options = {"method": method, "max_rounds": 4}

@@ -47,6 +47,7 @@ Call = tuple[Any, int]  # an object that is to come, and the number of the shard
 INLINE = 100_000  # bytes of a task that goes along with every call; a larger one is put once
 INLINE_ALL = 1 << 20  # bytes of all such calls in a round
 START = 120.0  # seconds within which actors have to be there
+LOOK = 2.0  # seconds after which the cluster is looked at meanwhile
 PATIENCE = 10.0  # seconds for a sign of life, if there is no deadline
 LONGEST = 27  # characters of a folder in which paths of Ray's sockets are short enough
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -192,6 +193,17 @@ class Ray(Engine):
 
     def heal(self, numbers: Sequence[int]) -> None:
         self._check()
+        try:
+            self._restore(numbers)
+        except WorkerLost:
+            if _alive():
+                raise
+            self._connect()
+            self._staff(len(self._shards))
+            self._restore(range(len(self._shards)))
+
+    def _restore(self, numbers: Sequence[int]) -> None:
+        """Have the actors of these shards answer, with all shards that are theirs."""
         count, missing = len(self._actors), set[int]()
         concerned = sorted({number % count for number in numbers})
         for at, there in zip(concerned, self._answers("numbers", concerned), strict=True):
@@ -209,8 +221,8 @@ class Ray(Engine):
         super().close()
 
     def _connect(self) -> None:
-        """Be part of a cluster; again, if this process has left it since."""
-        if self._node and self._node == _node():
+        """Be part of a cluster; again, if this process has left it since, or if it has died."""
+        if self._node and self._node == _node() and _alive():
             return
         self._open.close()
         if self._address is None:
@@ -227,6 +239,10 @@ class Ray(Engine):
         self._forget()
         self._connect()
         self._answers("clear", range(len(self._actors)), opened)
+        self._staff(shards)
+
+    def _staff(self, shards: int) -> None:
+        """Start the actors that are missing for so many shards."""
         missing = range(len(self._actors), min(self._size, shards))
         self._actors += [ACTOR.remote() for _ in missing]
         for at in missing:
@@ -234,13 +250,17 @@ class Ray(Engine):
 
     def _await(self, at: int) -> None:
         """Wait until an actor has started; the deadline is for those that have."""
+        call, until = self._actors[at].numbers.remote(), time.monotonic() + START
+        while not ray.wait([call], timeout=LOOK)[0]:
+            if not _alive():
+                raise WorkerLost("no node of the Ray cluster is alive: start it again")
+            if time.monotonic() > until:
+                raise WorkerLate(
+                    f"an actor did not start within {START:.0f} s; see that a node of the cluster "
+                    "has a free CPU"
+                )
         try:
-            ray.get(self._actors[at].numbers.remote(), timeout=START)
-        except exceptions.GetTimeoutError as error:
-            raise WorkerLate(
-                f"an actor did not start within {START:.0f} s; see that a node of the cluster has "
-                "a free CPU"
-            ) from error
+            ray.get(call)
         except exceptions.RayError as error:
             raise WorkerLost(
                 f"an actor did not start; all nodes need localpower in the same version:\n{error}"
@@ -509,6 +529,12 @@ def _short_folder() -> str:
 def _node() -> str:
     """Name the node that this process is connected to: another one in every cluster."""
     return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+
+
+def _alive() -> bool:
+    """Whether the cluster that this process is connected to has a node left."""
+    nodes: Any = ray.nodes
+    return any(node["Alive"] for node in nodes())
 
 
 def _dismiss(actors: list[Any]) -> None:
