@@ -18,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import localpower as lp
+from localpower.engines.inline import Inline
 
 X = with_spectrum(150, 0.6 ** np.arange(10), seed=3) + np.arange(10)
 EXACT = {"method": "dpi", "max_rounds": 2000, "random_state": 0}
@@ -118,6 +119,22 @@ def test_defaults_clone_pickle_and_pipelines():
     assert clone(model).get_params() == model.get_params()
     pipeline = make_pipeline(StandardScaler(), lp.PCA(2, random_state=0))
     assert pipeline.fit_transform(X).shape == (150, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "saved"), [("threads:2", "threads"), ("processes:2", "processes"), (None, "threads")]
+)
+def test_a_model_is_saved_without_what_is_open(name, saved):
+    class Own(Inline):
+        """An engine of the user's."""
+
+    with lp.connect(name) if name else Own() as engine:
+        model = lp.PCA(2, engine=engine, random_state=0).fit(X)
+        again = pickle.loads(pickle.dumps(model))
+        assert model.engine is engine
+    assert again.engine == saved
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
+    np.testing.assert_allclose(again.fit(X).components_, model.components_, atol=1e-10)
 
 
 def test_clones_share_what_is_open():

@@ -15,7 +15,7 @@ from localpower.core.engine import Engine
 from localpower.core.linalg import Array
 from localpower.core.schedule import Schedule
 from localpower.data.source import is_ours
-from localpower.engines.registry import is_shared
+from localpower.engines.registry import is_shared, name_of
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -143,6 +143,10 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if isinstance(self.random_state, np.random.RandomState):
             return self.random_state.randint(2**31)
         return self.random_state
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is saved: of a client or an engine that is open, only which kind it is."""
+        return {**super().__getstate__(), "engine": name_of(self.engine)}
 
     def __sklearn_clone__(self) -> Any:
         """A copy that is not fitted; what is open, such as a client or an engine, is the same."""

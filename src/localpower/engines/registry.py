@@ -67,6 +67,14 @@ def connect(address: Any) -> Engine:
     )
 
 
+def name_of(address: Any) -> str:
+    """Name an engine for a process that cannot have what is open here."""
+    if isinstance(address, str):
+        return address
+    name = _open(address) or type(address).__name__.lower()
+    return name if name in (*LOCAL, *REMOTE) else "threads"
+
+
 def is_shared(address: Any) -> bool:
     """Tell what all processes of a job call together, each with rows of its own."""
     if isinstance(address, Engine):
