@@ -15,7 +15,8 @@ import localpower as lp
 from localpower.core.engine import Engine
 from localpower.core.errors import WireError
 from localpower.core.linalg import combined
-from localpower.core.tasks import PowerSteps, Triangle
+from localpower.core.tasks import Eigenvectors, PowerSteps, TopVectors, Triangle
+from localpower.engines.wrappers import sound
 
 A = with_spectrum(400, 0.9 ** np.arange(30), seed=3)
 SHARDS, K = 5, 3
@@ -187,6 +188,23 @@ def test_sums_of_replies_that_are_wrong_are_asked_for_again(kind, moment, undist
     result = fit(Adding(lp.connect("inline"), moment, replies=REPLIES[kind]))
     assert same_bits(undisturbed, result)
     assert result.run["faults"]
+
+
+@pytest.mark.parametrize(
+    ("vectors", "values", "right"),
+    [
+        ((4, 2), 2, True),
+        ((4, 0), 0, True),
+        ((3, 2), 2, False),
+        ((4,), 2, False),
+        ((4, 2), (2, 1), False),
+    ],
+)
+def test_where_a_shard_decides_how_much_it_sends_the_rest_of_the_shape_counts(
+    vectors, values, right
+):
+    reply = Eigenvectors(np.zeros(vectors), np.zeros(values))
+    assert sound(reply, TopVectors(3).shapes(5, 4)) == right
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

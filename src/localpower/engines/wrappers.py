@@ -206,11 +206,15 @@ def _keyed(task: Any, key: str) -> Any:
 def sound(reply: Any, shapes: Shapes) -> bool:
     """Whether the arrays of a reply can be used: they have these shapes, and all is finite."""
     return all(
-        len(A.shape) == len(shapes[name])
-        and all(n in (None, m) for n, m in zip(shapes[name], A.shape, strict=True))
+        (A.shape == shapes[name] or _like(A.shape, shapes[name]))
         and (name in EXTREMES or finite(A))
         for name, A in arrays(reply)
     )
+
+
+def _like(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    same = len(shape) == len(wanted)
+    return same and all(n in (None, m) for n, m in zip(wanted, shape, strict=True))
 
 
 EXTREMES = ("low", "high")  # of no rows, these are infinite
