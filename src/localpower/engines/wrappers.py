@@ -125,8 +125,8 @@ class Tolerant(Engine):
             question = _keyed(task, f"{self._round}.{attempt}")
             try:
                 total: Any = self._engine.sum(question)
-                whole = total.key == question.key and total.count == len(self.rows)
-                if whole and self._sound(total, question):
+                named = total.key, total.number, total.count
+                if named == (question.key, 0, len(self.rows)) and self._sound(total, question):
                     return cast(R, total)
                 fault: Exception = WorkerFailed(f"a sum of {total.count} replies that is not right")
             except (EngineError, WireError) as error:
