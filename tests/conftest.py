@@ -1,6 +1,7 @@
 """Settings for all tests: BLAS at one thread, and where the paper's data sets are."""
 
 import os
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import localpower as lp
 
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a script runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
