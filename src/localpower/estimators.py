@@ -150,8 +150,7 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def __sklearn_clone__(self) -> Any:
         """A copy that is not fitted; what is open, such as a client or an engine, is the same."""
-        rest = copy(self)
-        rest.engine = "threads"
+        rest = copy(self)  # without it, as when it is saved
         again = super(_Decomposition, rest).__sklearn_clone__()
         again.engine = self.engine
         return again

@@ -118,7 +118,7 @@ class Channel:
         if not self.waiting:
             raise EngineError("another task was sent before all replies to this were taken")
         if not self._replies and not self.broken:
-            self._receive()
+            self._receive()  # it may be there already
         while not self._replies:
             self._exchange(until)
         self.waiting -= 1
