@@ -273,6 +273,46 @@ def test_a_file_that_shrinks_between_opening_and_running_is_a_data_error(large):
             lp.svd(source, 2, rng=0)
 
 
+def replaced(path):
+    """Put another file of the same size and time of change in the place of one."""
+    old = path.stat()
+    other = path.with_name("other.npy")
+    other.write_bytes(path.read_bytes()[:-8] + np.float64(1e6).tobytes())
+    os.utime(other, ns=(old.st_atime_ns, old.st_mtime_ns))
+    os.replace(other, path)
+
+
+def overwritten(path):
+    """Write other content into the same file, and set its time of change back."""
+    old = path.stat()
+    with open(path, "r+b") as stream:
+        stream.seek(-8, os.SEEK_END)
+        stream.write(np.float64(1e6).tobytes())
+    while path.stat().st_ctime_ns == old.st_ctime_ns:  # clocks of file systems tick slowly
+        os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+    os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [replaced, overwritten])
+@pytest.mark.parametrize("engine", ENGINES, indirect=True)
+def test_other_content_of_the_same_size_and_time_of_change_is_noticed(large, change, engine):
+    with lp.read(large) as source:
+        old = large.stat()
+        change(large)
+        new = large.stat()
+        assert (new.st_size, new.st_mtime_ns) == (old.st_size, old.st_mtime_ns)
+        with pytest.raises(DataError, match=r"rows\.npy was changed while it was in use"):
+            lp.svd(source, 2, engine=engine, rng=0)
+
+
+def test_a_file_with_another_inode_number_alone_says_what_that_may_mean(tmp_path):
+    stored = raw(tmp_path / "x.bin", np.arange(6.0))
+    *same, inode = stored.stamp
+    elsewhere = replace(stored, stamp=(*same, inode + 1))
+    with pytest.raises(DataError, match=rf"its inode number is {inode} here and was {inode + 1}"):
+        elsewhere.read()
+
+
 # How long rows are kept
 
 

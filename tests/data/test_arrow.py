@@ -13,7 +13,7 @@ import pytest
 
 from localpower.core.errors import DataError, MissingExtra
 from localpower.data import arrow
-from localpower.data.arrow import column_blocks, read_arrow, read_parquet
+from localpower.data.arrow import arrow_blocks, column_blocks, read_arrow, read_parquet
 from localpower.data.blocks import Options
 
 ROWS = 1000
@@ -212,6 +212,66 @@ def test_a_choice_that_cannot_be_is_refused(tmp_path, options, part):
     pq.write_table(content, tmp_path / "x")
     with pytest.raises(DataError, match=part):
         list(read_parquet(tmp_path / "x", options))
+
+
+INDEXES = {
+    "dropna": lambda frame: frame.dropna(),
+    "named": lambda frame: frame.set_index(frame["a"].rank().rename("row")),
+    "two levels": lambda frame: frame.set_index([[1, 1, 2, 2], [3.0, 4.0, 3.0, 4.0]]),
+    "a range": lambda frame: frame.reset_index(drop=True),
+    "text": lambda frame: frame.set_index([["p", "q", "r", "s"]]),
+}
+FILES = {
+    "parquet": (lambda frame, path: frame.to_parquet(path), read_parquet),
+    "feather": (
+        lambda frame, path: feather.write_feather(pa.Table.from_pandas(frame), path),
+        read_arrow,
+    ),
+    "stream": (lambda frame, path: write_stream(pa.Table.from_pandas(frame), path), read_arrow),
+    "memory": (None, arrow_blocks),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("index", INDEXES)
+def test_the_index_that_pandas_stored_is_no_feature(tmp_path, kind, index):
+    pd = pytest.importorskip("pandas")
+    values = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0], [7.0, 8.0]])
+    if index != "dropna":
+        values[1, 1] = 4.0
+    frame = INDEXES[index](pd.DataFrame(values, columns=["a", "b"]))
+    write, read = FILES[kind]
+    content = tmp_path / "x" if write else pa.Table.from_pandas(frame)
+    if write:
+        write(frame, content)
+    args = (content, Options()) if write else (content, Options(), "data")
+    blocks = list(read(*args))
+    assert blocks[0].names == ("a", "b")
+    assert whole(blocks).tolist() == values[~np.isnan(values[:, 1])].tolist()
+
+
+def test_an_index_can_be_asked_for_by_name_or_number_and_be_a_label(tmp_path):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index([7.0, 9.0], name="time"))
+    frame.to_parquet(tmp_path / "x")
+    for column in ("time", 1):
+        found = read_parquet(tmp_path / "x", Options(columns=["a", column]))
+        assert whole(found).tolist() == [[1.0, 7.0], [2.0, 9.0]]
+    (block,) = read_parquet(tmp_path / "x", Options(label="time"))
+    assert (block.rows.tolist(), block.labels.tolist()) == ([[1.0], [2.0]], [7.0, 9.0])
+    frame[[]].to_parquet(tmp_path / "y")
+    with pytest.raises(DataError, match=r"all its columns are the index .* columns=\['time'\]"):
+        list(read_parquet(tmp_path / "y", Options()))
+    assert whole(read_parquet(tmp_path / "y", Options(columns=["time"]))).tolist() == [[7.0], [9.0]]
+
+
+@pytest.mark.parametrize(
+    "noted", [b"", b"not json", b"[]", b"{}", b'{"index_columns": 3}', b"\xff"]
+)
+def test_notes_of_pandas_that_make_no_sense_are_passed_over(tmp_path, noted):
+    content, values = table(width=2)
+    pq.write_table(content.replace_schema_metadata({b"pandas": noted}), tmp_path / "x")
+    assert np.array_equal(whole(read_parquet(tmp_path / "x", Options())), values)
 
 
 def test_two_columns_of_one_name_are_refused_unless_left_out(tmp_path):

@@ -194,6 +194,18 @@ def test_columns_are_taken_dropped_and_ordered_by_name_or_number(write, parser, 
     assert names(path, **options) == tuple(taken)
 
 
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", " "])
+def test_columns_of_the_same_name_are_refused_and_can_be_left_out(write, parser, delimiter):
+    path = write("a,b,a,c\n1,2,3,4\n5,6,7,8\n".replace(",", delimiter))
+    with pytest.raises(DataError, match=r"2 columns are named 'a'; rename them, .*drop=\[2\]"):
+        read(path)
+    for options in ({"columns": ["a"]}, {"drop": ["a"]}, {"label": "a"}):
+        with pytest.raises(DataError, match=r"2 columns are named 'a'; say which by number.*0, 2"):
+            read(path, **options)
+    same_bits(read(path, drop=[2]), [[1, 2, 4], [5, 6, 8]])
+    same_bits(read(path, columns=[2, "c"]), [[3, 4], [7, 8]])
+
+
 def test_text_in_columns_that_are_left_out_does_no_harm(write, parser):
     lines = "".join(f'{j},5" pipe {"é" * (j % 3)},{j}.5\n' for j in range(40))
     X = read(write(lines.encode("latin-1")), columns=[0, 2])

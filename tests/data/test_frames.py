@@ -174,11 +174,27 @@ def test_a_column_ordered_frame_is_transposed_block_by_block(monkeypatch):
     assert np.array_equal(whole(blocks), X)
 
 
-def test_names_may_be_numbers_or_twice_the_same():
+def test_names_may_be_numbers():
     found = frame_blocks(pd.DataFrame(X), Options(columns=[2, 1]))
     assert np.array_equal(whole(found), X[:, [2, 1]])
-    twice = pd.DataFrame(X, columns=["a", "a", "b", "b"])
-    assert np.array_equal(whole(frame_blocks(twice, Options(drop=[1]))), X[:, [0, 2, 3]])
+
+
+@pytest.mark.parametrize("kind", ["pandas", "dask"])
+def test_columns_of_the_same_name_are_refused_and_can_be_left_out(kind):
+    frame = pd.DataFrame(X, columns=["a", "a", "b", "b"])
+    twice = frame if kind == "pandas" else dd.from_pandas(frame, npartitions=2)
+    for drop, message in (
+        ([], r"named 'a', 2 columns are named 'b'; rename them, .* with drop=\[1, 3\]"),
+        ([0], r"named 'b'; .* with drop=\[3\]"),
+    ):
+        with pytest.raises(DataError, match=f"2 columns are {message}"):
+            whole(frame_blocks(twice, Options(drop=drop)))
+    for name in ("drop", "columns", "label"):
+        asked = "a" if name == "label" else ["a"]
+        with pytest.raises(DataError, match=r"2 columns are named 'a'; say which by number"):
+            whole(frame_blocks(twice, Options(**{name: asked})))
+    found = frame_blocks(twice, Options(drop=[1, 2], label=2))
+    assert np.array_equal(whole(found), X[:, [0, 3]])
 
 
 @pytest.mark.parametrize("block_bytes", [1 << 23, 200])

@@ -1,6 +1,12 @@
 """Whatever a user may give becomes pieces of rows, without a copy or a change where none is due."""
 
+import io
+import os
+from pathlib import Path
+
 import numpy as np
+import numpy.lib.recfunctions
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +14,7 @@ from scipy import sparse
 
 from localpower.core.errors import DataError
 from localpower.core.shard import is_stored
-from localpower.data.source import open_source
+from localpower.data.source import open_source, read
 
 X = np.arange(12.0).reshape(4, 3) - 5
 
@@ -175,6 +181,54 @@ def test_duplicate_coo_entries_are_summed():
     np.testing.assert_array_equal(stacked(open_source(matrix)), [[0, 3], [4, 0]])
 
 
+TWICE = {"row": [0, 0, 1, 3], "column": [1, 1, 0, 2]}  # an entry twice, and two once
+
+
+def with_an_entry_twice(form, value):
+    """A matrix that holds an entry twice, in the form of `form`, where that can."""
+    data, indices = np.array([value] * 4), np.array(TWICE["column"])
+    if form is sparse.csr_array:
+        return form((data, indices, [0, 2, 3, 3, 4]), shape=(4, 3))
+    if form is sparse.csc_array:
+        return form((data[[2, 0, 1, 3]], [1, 0, 0, 3], [0, 1, 3, 4]), shape=(4, 3))
+    return form((data, (TWICE["row"], indices)), shape=(4, 3))
+
+
+def in_hdf5(path, matrix):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        group = file.create_group("X")
+        group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", matrix.shape
+        for name in ("data", "indices", "indptr"):
+            group[name] = getattr(matrix, name)
+    return path
+
+
+FORMS = [sparse.csr_array, sparse.csc_array, sparse.coo_array]
+PLACES = [(place, form) for place in ("memory", "stream", "npz") for form in FORMS]
+
+
+@pytest.mark.parametrize(("place", "form"), [*PLACES, ("hdf5", sparse.csr_array)])
+@pytest.mark.parametrize(
+    ("value", "total"), [(np.bool_(True), 1.0), (np.int8(100), 200.0), (np.float32(1.5), 3.0)]
+)
+def test_an_entry_twice_is_true_once_and_else_the_sum(tmp_path, place, form, value, total):
+    matrix = with_an_entry_twice(form, value)
+    if place == "npz":
+        sparse.save_npz(tmp_path / "x.npz", matrix)
+    data = {
+        "memory": lambda: matrix,
+        "stream": lambda: iter([matrix]),
+        "npz": lambda: tmp_path / "x.npz",
+        "hdf5": lambda: in_hdf5(tmp_path / "x.h5", matrix),
+    }[place]()
+    expected = np.zeros((4, 3))
+    expected[TWICE["row"], TWICE["column"]] = value
+    expected[0, 1] = total
+    np.testing.assert_array_equal(stacked(open_source(data)), expected)
+    assert matrix.nnz == 4  # what was given is not changed
+
+
 def test_widening_leaves_a_matrix_given_beside_the_text_alone(tmp_path):
     matrix = sparse.csr_array(X)
     open_source([matrix, text(tmp_path / "a", "1 1:1\n")])
@@ -249,7 +303,7 @@ def test_what_is_not_real_numbers_is_refused(data):
 
 @pytest.mark.parametrize(
     "data",
-    [[], (), None, 3.0, b"x", X[0], X[None], [X[None]], [1.0, 2.0], sparse.coo_array(X[0]), {}],
+    [[], (), 3.0, X[0], X[None], [X[None]], [1.0, 2.0], sparse.coo_array(X[0])],
 )
 def test_what_has_not_two_dimensions_is_refused(data):
     with pytest.raises(DataError, match=r"data has \d dimension\(s\), not 2"):
@@ -311,6 +365,53 @@ def test_a_directory_or_a_glob_is_the_users_shards_by_name(tmp_path):
     assert open_source([tmp_path / "c", X]).names == (str(tmp_path / "c" / "a.npy"), "data[1]")
 
 
+def names_of(data):
+    with open_source(data) as source:
+        return [Path(name).name for name in source.names]
+
+
+@pytest.fixture
+def loops(tmp_path):
+    """Two folders with a file each, which lead into each other and into themselves by links."""
+    for name in ("a", "b"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        np.save(tmp_path / name / "deep" / f"{name}.npy", X)
+        for other in ("a", "b", "."):
+            link = tmp_path / name / "deep" / f"to {other}"
+            link.symlink_to(tmp_path / other, target_is_directory=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "pattern", ["**/*.npy", "**/**/*.npy", "*/**/*.npy", "**/deep/*.npy", "**"]
+)
+def test_stars_go_into_a_folder_once_also_where_links_lead_back(loops, pattern, monkeypatch):
+    assert names_of(loops / pattern) == ["a.npy", "b.npy"]
+    monkeypatch.chdir(loops)
+    assert names_of(pattern) == ["a.npy", "b.npy"]
+    with open_source(pattern) as source:
+        assert source.names == ("a/deep/a.npy", "b/deep/b.npy")
+
+
+def test_stars_follow_links_that_lead_elsewhere_and_pass_over_hidden_folders(loops):
+    rows = loops / "a" / "only"
+    rows.mkdir()
+    (rows / "far").symlink_to(loops / "b", target_is_directory=True)
+    (rows / ".hidden").mkdir()
+    np.save(rows / ".hidden" / "c.npy", X)
+    assert sorted(names_of(rows / "**" / "*.npy")) == ["a.npy", "b.npy"]
+
+
+def test_a_file_that_a_glob_or_folder_reaches_twice_is_read_once(tmp_path):
+    np.save(tmp_path / "rows.npy", X)
+    (tmp_path / "again.npy").symlink_to(tmp_path / "rows.npy")
+    for data in (tmp_path, tmp_path / "*.npy", [tmp_path, str(tmp_path / "r*.npy")]):
+        assert names_of(data) == ["rows.npy"]
+    assert names_of([tmp_path / "*.npy", tmp_path / "rows.npy"]) == ["rows.npy"]
+    twice = [tmp_path / "rows.npy", tmp_path / "rows.npy"]
+    assert names_of(twice) == ["rows.npy"] * 2  # as asked for
+
+
 def test_directories_without_data_and_missing_files_are_refused(tmp_path):
     text(tmp_path / "notes.md", "not rows")
     with pytest.raises(DataError, match=r"no file in this directory .* give a list of files"):
@@ -321,6 +422,121 @@ def test_directories_without_data_and_missing_files_are_refused(tmp_path):
         open_source(tmp_path / "missing.npy")
 
 
-def test_a_mapping_is_no_stream_of_blocks():
-    with pytest.raises(DataError, match="data has 0 dimension"):
-        open_source({"a": X})
+STRANGERS = {
+    "None": (None, r"data is None, not rows; give an array, a data frame, the path of a file"),
+    "dict": ({"a": [1.0], "b": [2.0]}, r"is a dict of 'a', 'b', .* pandas\.DataFrame\(data\)"),
+    "empty dict": ({}, r"is a dict of nothing, not rows"),
+    "dict of shards": ({"a": X}, r"list\(data\.values\(\)\) if it holds shards"),
+    "dicts": ([{"a": 1}, {"a": 2}], r"is a list of dict; give pandas\.DataFrame\(data\)"),
+    "bytes": (b"1,2", r"is bytes, not rows; write them to a file"),
+    "bytearray": (bytearray(b"1,2"), r"is bytearray, not rows"),
+    "set": ({1.0, 2.0}, r"is a set, which has no order; give a list"),
+    "text": ("1,2\n3,4\n", r"is text of several lines, not a path; write it to a file"),
+    "no text": ("", r"is an empty text, not a path"),
+    "address": ("https://example.org/x.csv", r"is an address, https://.*; download it first"),
+    "open file": (io.StringIO("1,2\n"), r"is an open file \(StringIO\); give its path"),
+    "object": (object(), r"is of type object, of which no rows can be made; give an array"),
+    "series": (pd.Series([1.0, 2.0]), r"is a single column \(Series\); give data\.to_frame\(\)"),
+    "nothing": (iter([]), r"data yields no rows; a generator that was read before"),
+    "images": (np.zeros((2, 3, 3)), r"data has 3 dimension.*X\.reshape\(len\(X\), -1\)"),
+    "vector": (X[0], r"data has 1 dimension.*X\.reshape\(1, -1\), .* X\.reshape\(-1, 1\)"),
+    "objects": (X.astype(object), r"dtype object, .*if all are numbers, give X\.astype\(float\)"),
+    "words": (X.astype(str), r"dtype <U.*if all are numbers, give X\.astype\(float\)"),
+    "times": (X.astype("M8[D]"), r"\(X - X\.min\(\)\) / numpy\.timedelta64\(1, 's'\)"),
+    "spans": (X.astype("m8[s]"), r"X / numpy\.timedelta64\(1, 's'\)"),
+    "complex": (X * 1j, r"take the real part"),
+    "fields": (np.zeros(2, [("a", float), ("b", float)]), r"structured_to_unstructured\(X\)"),
+    "a time in a frame": (pd.DataFrame({"t": pd.to_datetime(["2020"]), "x": 1.0}), r"'t' \(datet"),
+    "a part": ([X, None], r"data\[1\] is None, not rows"),
+    "a block": (iter([X, {"a": X}]), r"block 1 of data is a dict of 'a'"),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_what_is_no_data_is_told_what_it_is_and_what_to_do(kind):
+    data, message = STRANGERS[kind]
+    with pytest.raises(DataError, match=message):
+        open_source(data)
+
+
+def test_what_is_told_to_do_works():
+    table = {"a": [1.0, 2.0], "b": [3.0, 4.0]}
+    images = np.arange(18.0).reshape(2, 3, 3)
+    times = np.array([["2020-01-01", "2020-01-03"]], "M8[D]")
+    fields = np.array([(1.0, 2.0)], [("a", float), ("b", float)])
+    for data, shape in (
+        (pd.DataFrame(table), (2, 2)),
+        (list({"a": X, "b": X}.values()), (8, 3)),
+        (images.reshape(len(images), -1), (2, 9)),
+        (X.astype(object).astype(float), (4, 3)),
+        ((times - times.min()) / np.timedelta64(1, "s"), (1, 2)),
+        (np.lib.recfunctions.structured_to_unstructured(fields), (1, 2)),
+        (pd.Series([1.0, 2.0]).to_frame(), (2, 1)),
+    ):
+        source = open_source(data)
+        assert (source.rows, source.columns) == shape
+
+
+def test_a_file_of_arrays_that_is_open_is_told_to_give_one(tmp_path):
+    np.savez(tmp_path / "x.npz", a=X, b=X)
+    with (
+        np.load(tmp_path / "x.npz") as arrays,
+        pytest.raises(DataError, match="is a NpzFile with 'a', 'b'; give one array of it"),
+    ):
+        open_source(arrays)
+
+
+OTHERS = {
+    "x.xlsx": (b"PK\x03\x04\x14\x00", r"a spreadsheet.*pandas\.read_excel, and give the frame"),
+    "x.XLS": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", r"a spreadsheet.*pandas\.read_excel"),
+    "x.ods": (b"PK\x03\x04\x14\x00", r"a spreadsheet.*pandas\.read_excel"),
+    "x.json": (b'[{"a": 1}]', r"JSON.*pandas\.read_json"),
+    "x.jsonl": (b'{"a": 1}\n{"a": 2}\n', r"JSON.*read_json\(…, lines=True\)"),
+    "x.sqlite": (b"SQLite format 3\0", r"a data base.*pandas\.read_sql"),
+    "x.pkl": (b"\x80\x04\x95", r"a pickle.*it can run code when it is opened"),
+    "x.pickle": (b"cnumpy\narray\n", r"a pickle"),
+    "x.mat": (b"MATLAB 5.0 MAT-file\0", r"MATLAB.*scipy\.io\.loadmat"),
+    "x.dta": (b"<stata_dta>", r"Stata.*pandas\.read_stata"),
+    "x.mtx": (b"%%MatrixMarket matrix array real general\n1 1\n5\n", r"scipy\.io\.mmread"),
+    "x.html": (b"<html></html>", r"HTML.*pandas\.read_html"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_that_others_read_are_told_by_their_kind_before_anything_is_read(tmp_path, name):
+    content, message = OTHERS[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name} is .*{message}"):
+        open_source(path)
+    text(tmp_path / "a.csv", "torn,\n1")
+    with pytest.raises(DataError, match=f"{name} is "):
+        open_source([tmp_path / "a.csv", path])
+    with pytest.raises(DataError, match=f"{name} is "):
+        open_source(tmp_path / "*.*")
+
+
+def test_text_under_the_name_of_a_spreadsheet_is_read_as_text(tmp_path):
+    source = open_source(text(tmp_path / "export.xls", "a\tb\n1\t2\n3\t4\n"))
+    np.testing.assert_array_equal(stacked(source), [[1, 2], [3, 4]])
+
+
+def test_a_path_that_is_not_there_is_told_where_it_starts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"check the path, which starts from {tmp_path}"):
+        open_source("rows.npy")
+    with pytest.raises(FileNotFoundError, match="No such file or directory; check the path: '/"):
+        open_source(tmp_path / "rows.npy")
+    with pytest.raises(FileNotFoundError, match=r"what ~ stands for.*os\.path\.expanduser"):
+        open_source("~/rows.npy")
+
+
+def test_the_cache_does_not_answer_for_another_file_of_the_same_size_and_time(tmp_path):
+    path, other = text(tmp_path / "x.csv", "1,2\n3,4\n"), text(tmp_path / "y.csv", "1,2\n3,9\n")
+    os.utime(path, ns=(1, 1))
+    with read(path, cache=tmp_path / "cache") as source:
+        np.testing.assert_array_equal(stacked(source), [[1, 2], [3, 4]])
+    os.utime(other, ns=(1, 1))
+    os.replace(other, path)
+    with read(path, cache=tmp_path / "cache") as source:
+        np.testing.assert_array_equal(stacked(source), [[1, 2], [3, 9]])

@@ -3,7 +3,12 @@
 import gc
 import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 
 import numpy as np
 import pytest
@@ -17,7 +22,7 @@ from localpower.core.shard import Stored, StoredCSR, is_stored
 from localpower.data import source as sources
 from localpower.data.blocks import Block
 from localpower.data.source import open_source
-from localpower.data.spool import Room, keep
+from localpower.data.spool import Room, _seal, keep
 
 X = np.random.default_rng(0).standard_normal((600, 7)) * (np.arange(7) % 3 > 0)
 KINDS = {"dense": np.asarray, "sparse": sparse.csr_array}
@@ -312,7 +317,8 @@ def cut_off(name):
 def described(**change):
     def damage(folder):
         path = folder / "table.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        content = {**json.loads(path.read_text()), **change}
+        path.write_text(json.dumps(content | {"sha256": _seal(content)}))
 
     return damage
 
@@ -328,6 +334,9 @@ DAMAGES = {
     "labels too few": lambda folder: np.save(folder / "labels.npy", np.zeros(3)),
     "labels a pickle": lambda folder: np.save(
         folder / "labels.npy", np.array([None] * 50), allow_pickle=True
+    ),
+    "description changed": lambda folder: (folder / "table.json").write_text(
+        (folder / "table.json").read_text().replace("50", "49", 1)
     ),
     "data gone": lambda folder: (folder / "data.raw").unlink(),
     "description empty": as_text(b""),
@@ -349,27 +358,128 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_cache_is_a_data_error_that_names_the_folder(case, damage):
-    _, cache, take, _ = case
-    take()
+def test_a_damaged_cache_is_made_anew_with_a_warning_that_names_the_folder(case, damage):
+    _, cache, take, parses = case
+    first = take()
+    good, labels = rows(first.pieces), first.labels
     folder = entry(cache)
     damage(folder)
-    with pytest.raises(DataError, match=r"a damaged cache.*delete that folder") as caught:
-        take()
-    assert str(folder) in str(caught.value)
+    with pytest.warns(RuntimeWarning, match=r"a cache that cannot be used .*made anew") as caught:
+        again = take()
+    assert str(folder) in str(caught[0].message)
+    assert len(parses) == 2
+    for source in (again, take()):  # the last without a warning, and from the cache
+        np.testing.assert_array_equal(rows(source.pieces), good)
+        np.testing.assert_array_equal(source.labels, labels)
+    assert len(parses) == 2
+    assert entry(cache) == folder
 
 
-def test_damage_inside_a_sparse_cache_is_a_data_error_when_read(tmp_path):
-    (tmp_path / "x.svm").write_text(SVM)
-    for name in ("indices.raw", "indptr.raw"):
-        source = lp.read(tmp_path / "x.svm", cache=tmp_path / "cache")
-        path = entry(tmp_path / "cache") / name
-        content = path.read_bytes()
-        path.write_bytes(b"\x7f" * len(content))
-        source = lp.read(tmp_path / "x.svm", cache=tmp_path / "cache")
-        with pytest.raises(DataError, match=r"\.raw: "):
-            lp.svd(source, 1)
+def test_every_flipped_bit_in_a_cache_is_seen(case):
+    _, cache, take, parses = case
+    good = rows(take().pieces)
+    folder = entry(cache)
+    rng = np.random.default_rng(0)
+    for count, name in enumerate(sorted(path.name for path in folder.iterdir())):
+        path = folder / name
+        content = bytearray(path.read_bytes())
+        content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
         path.write_bytes(content)
+        with pytest.warns(RuntimeWarning, match="a cache that cannot be used"):
+            again = take()
+        np.testing.assert_array_equal(rows(again.pieces), good)
+        assert len(parses) == count + 2
+
+
+def test_a_cache_of_another_version_is_made_anew(case, monkeypatch):
+    _, _, take, parses = case
+    monkeypatch.setattr("localpower.data.spool.__version__", "0.0.1")
+    take()
+    monkeypatch.undo()
+    with pytest.warns(RuntimeWarning, match=r"\(of version 0\.0\.1, and this is "):
+        take()
+    take()
+    assert len(parses) == 2
+
+
+PARSING = """
+import os, signal, sys, time, warnings
+import numpy as np
+import localpower as lp
+from localpower.data import spool
+path, cache, start = sys.argv[1], sys.argv[2], float(sys.argv[3])
+if len(sys.argv) > 4:
+    publish = spool._write_description
+    def killed(folder, table):
+        os.kill(os.getpid(), signal.SIGKILL)
+    spool._write_description = killed
+warnings.simplefilter("ignore", RuntimeWarning)
+time.sleep(max(0.0, start - time.time()))
+for _ in range(10):
+    source = lp.read(path, cache=cache)
+    print(sum(float(piece.read().sum()) for piece in source.pieces))
+"""
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_several_runs_may_fill_and_use_one_cache_at_once(tmp_path, damaged):
+    path, cache = tmp_path / "rows.svm", tmp_path / "cache"
+    path.write_text(SVM * 40)
+    total = float(lp.read(path, cache=cache).pieces[0].read().sum())
+    if damaged:
+        (entry(cache) / "data.raw").write_bytes(b"\0" * (entry(cache) / "data.raw").stat().st_size)
+    else:
+        shutil.rmtree(cache)
+    command = [sys.executable, "-c", PARSING, str(path), str(cache), str(time.time() + 2)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    runs = [subprocess.Popen(command, **pipes) for _ in range(4)]
+    told = [run.communicate() for run in runs]
+    assert [error for _, error in told] == [""] * 4
+    assert [run.returncode for run in runs] == [0] * 4
+    assert {float(line) for text, _ in told for line in text.split()} == {total}
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_run_that_parsed_what_another_did_meanwhile_leaves_it_to_that_one(case, monkeypatch):
+    path, cache, take, parses = case
+    kind = "csv" if path.suffix == ".csv" else "svmlight"
+    reader, faster = sources.STREAMED[kind], []
+
+    def slow(*arguments):
+        yield from reader(*arguments)
+        if not faster:
+            faster.append(None)
+            faster[0] = take()
+
+    monkeypatch.setitem(sources.STREAMED, kind, slow)
+    slower = take()
+    assert len(parses) == 2
+    np.testing.assert_array_equal(rows(faster[0].pieces), rows(slower.pieces))
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_what_a_killed_run_left_in_a_cache_is_removed_by_the_next(tmp_path):
+    path, cache = tmp_path / "rows.svm", tmp_path / "cache"
+    path.write_text(SVM)
+    (cache / "mine.part").mkdir(parents=True)
+    command = [sys.executable, "-c", PARSING, str(path), str(cache), "0", "killed"]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert len(list(cache.iterdir())) == 2
+    lp.read(path, cache=cache)
+    assert sorted(p.name == "mine.part" for p in cache.iterdir()) == [False, True]
+    assert not [p for p in cache.iterdir() if p.name.endswith(".part") and p.name != "mine.part"]
+
+
+@pytest.mark.parametrize("name", ["indices.raw", "indptr.raw"])
+def test_damage_inside_a_sparse_cache_after_it_was_opened_is_a_data_error(tmp_path, name):
+    (tmp_path / "x.svm").write_text(SVM)
+    source = lp.read(tmp_path / "x.svm", cache=tmp_path / "cache")
+    path = entry(tmp_path / "cache") / name
+    before = path.stat()
+    path.write_bytes(b"\x7f" * before.st_size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # size and time are as before
+    with pytest.raises(DataError, match=r"\.raw was changed while it was in use"):
+        lp.svd(source, 1)
 
 
 def test_a_cache_that_is_deleted_is_written_again(case):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -91,7 +93,13 @@ class Plan:
 def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) -> Plan:
     """Choose columns of an Arrow schema; refuse those that are not numbers, all at once."""
     names, types = list(schema.names), schema.types  # both are made anew each time
-    taken, label = choose(names, len(names), options, where)
+    index = _index_columns(schema)
+    taken, label = choose(names, len(names), options, where, index)
+    if index and not taken and options.drop is None and label is None:
+        raise DataError(
+            f"{where}: all its columns are the index that pandas stored; name those that are "
+            f"data with columns={_at(names, sorted(index))}"
+        )
     check_columns(
         [(names[i], str(types[i])) for i in taken if not _is_number(pa, types[i])],
         len(taken),
@@ -103,10 +111,11 @@ def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) ->
             "a column of text or numbers"
         )
     read = sorted({*taken} | ({label} if label is not None else set()))
+    counts = Counter(names)
     for name in {names[i] for i in read}:
-        if names.count(name) > 1:
+        if counts[name] > 1:  # columns are read by name
             raise DataError(
-                f"{where}: {names.count(name)} columns are named {name!r}; rename them, or leave "
+                f"{where}: {counts[name]} columns are named {name!r}; rename them, or leave "
                 f"them out with drop={[i for i, n in enumerate(names) if n == name]}"
             )
     narrow = all(pa.types.is_float32(t) or pa.types.is_float16(t) for t in _at(types, taken))
@@ -117,6 +126,19 @@ def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) ->
         read,
         precision([np.float32 if narrow else np.float64], options),
     )
+
+
+def _index_columns(schema: Any) -> set[int]:
+    """Columns that hold the index of a data frame, as pandas notes it in the schema.
+
+    A range is noted by its ends, and is no column.
+    """
+    try:
+        noted = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+        names = {name for name in noted if isinstance(name, str)}
+    except (KeyError, TypeError, ValueError):
+        return set()
+    return {number for number, name in enumerate(schema.names) if name in names}
 
 
 def batch_blocks(pa: ModuleType, batches: Iterable[Any], plan: Plan) -> Iterator[Block]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.errors import DataError
+from localpower.core.errors import DataError, DataHint, warn
 
 BLOCK_BYTES = 1 << 26  # rows that a reader yields at once
+MOST_LISTED = 20  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Options:
         Whether svmlight indices count from 0; found out by default.
     missing : str, optional
         ``"drop"`` leaves out the rows of text in which a value is missing.
+    like : sequence of str, optional
+        Names of the columns of a model. Where the data have names, these are taken, in this order.
     """
 
     columns: Sequence[str | int] | None = None
@@ -48,6 +52,7 @@ class Options:
     key: str | None = None
     zero_based: bool | None = None
     missing: str | None = None
+    like: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,29 +69,128 @@ class Block:
 
 
 def choose(
-    names: Sequence[str] | None, count: int, options: Options, where: Path | str
+    names: Sequence[str] | None,
+    count: int,
+    options: Options,
+    where: Path | str,
+    index: Collection[int] = (),
 ) -> tuple[list[int], int | None]:
-    """Numbers of the columns to take, in order, and of the label column."""
+    """Numbers of the columns to take, in order, and of the label column.
+
+    `index` are columns that the format calls no data, as the index of a data frame: they are taken
+    only if `Options.columns` asks for them.
+    """
+    if names is not None and options.like is not None:
+        order = _of_model(names, options, where, index)
+        if order is not None:
+            return order, _label_beside(order, names, count, options.label, where)
     label = None if options.label is None else _number(options.label, names, count, where)
     if options.columns is not None:
         chosen = [_number(column, names, count, where) for column in options.columns]
         if not chosen:
             raise DataError(f"{where}: columns=[] takes no column; name at least one")
     else:
-        chosen = list(range(count))
+        chosen = [number for number in range(count) if number not in index]
     dropped = {_number(column, names, count, where) for column in options.drop or ()}
     if label is not None:
         dropped.add(label)
     return [number for number in chosen if number not in dropped], label
 
 
+def refuse_twins(names: Sequence[str], taken: Iterable[int], where: Path | str) -> None:
+    """Refuse columns of the same name: one could be meant, and another be taken."""
+    numbers = list(dict.fromkeys(taken))
+    counts = Counter(names[number] for number in numbers)
+    twins = [f"{count} columns are named {name!r}" for name, count in counts.items() if count > 1]
+    if twins:
+        first = {names[number]: number for number in reversed(numbers)}
+        rest = [number for number in numbers if first[names[number]] != number]
+        raise DataError(
+            f"{where}: {', '.join(twins[:MOST_LISTED])}; rename them, or leave out all but one of "
+            f"each with drop={rest}"
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message; the first of them where there are many."""
+    return ", ".join(map(repr, names[:MOST_LISTED])) + ", …" * (len(names) > MOST_LISTED)
+
+
+def _of_model(
+    names: Sequence[str], options: Options, where: Path | str, index: Collection[int]
+) -> list[int] | None:
+    """Numbers of a model's columns by their names; None where positions count.
+
+    They do where names on one side are 0, 1, 2, …, as of a data frame without any, and nothing else
+    is known of which is which. Numbers in `columns` and `drop` do not matter for names.
+    """
+    like = options.like or ()
+    places = {name: number for number, name in enumerate(names)}
+    there = set(places)
+    if options.columns is not None and all(column in places for column in options.columns):
+        there = {str(column) for column in options.columns}
+    there -= {column for column in options.drop or () if isinstance(column, str)}
+    missing = [name for name in like if name not in there]
+    if len(set(like)) < len(like) or (missing and (_only_count(like) or _only_count(names))):
+        return None
+    if left := [name for name in missing if name in places]:
+        raise DataError(
+            f"{where}: the model needs columns that are left out: {listed(left)}; take them off "
+            "drop=, or name them in columns="
+        )
+    if missing:
+        raise DataError(
+            f"{where}: columns of the model are missing: {listed(missing)}; it has "
+            f"{listed(names)}. Rename or add what is missing; or give rows without names, as an "
+            "array, with columns in the order of the fit"
+        )
+    wanted = set(like)
+    refuse_twins(names, [i for i, name in enumerate(names) if name in wanted], where)
+    dropped = [_place(column, len(names)) for column in options.drop or ()]
+    passed = (*index, *(number for number in dropped if number is not None))
+    known = {*wanted, options.label, *(names[number] for number in passed)}
+    extra = [name for name in names if name in there and name not in known]
+    if extra and options.columns is None:
+        warn(f"columns that the model does not have are left out: {listed(extra)}", DataHint)
+    return [places[name] for name in like]
+
+
+def _only_count(names: Sequence[str]) -> bool:
+    return list(names) == [str(number) for number in range(len(names))]
+
+
+def _label_beside(
+    order: Sequence[int],
+    names: Sequence[str],
+    count: int,
+    label: str | int | None,
+    where: Path | str,
+) -> int | None:
+    """Number of the label column if the data have one: a model's columns do not need it."""
+    absent = isinstance(label, str) and label not in names and not label.isdecimal()
+    number = None if label is None or absent else _number(label, names, count, where)
+    return None if number in order else number
+
+
 def _number(column: str | int, names: Sequence[str] | None, count: int, where: Path | str) -> int:
     if isinstance(column, str) and names is not None and column in names:
-        return list(names).index(column)
+        same = [number for number, name in enumerate(names) if name == column]
+        if len(same) > 1:
+            raise DataError(
+                f"{where}: {len(same)} columns are named {column!r}; say which by number, of {same}"
+            )
+        return same[0]
+    if (number := _place(column, count)) is not None:
+        return number
+    known = "" if names is None else f": {', '.join(names[:20])}{', …' if count > 20 else ''}"
+    raise DataError(f"{where}: there is no column {column!r} among its {count} columns{known}")
+
+
+def _place(column: str | int, count: int) -> int | None:
+    """The number that is meant, counted from the end if it is below 0; None if there is none."""
     number: Any = column
     if isinstance(column, str) and column.lstrip("-").isdecimal():
         number = int(column)
     if isinstance(number, int | np.integer) and -count <= number < count:
         return int(number) % count
-    known = "" if names is None else f": {', '.join(names[:20])}{', …' if count > 20 else ''}"
-    raise DataError(f"{where}: there is no column {column!r} among its {count} columns{known}")
+    return None

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
 from localpower.core.kernels import fields
-from localpower.data.blocks import Block, Options, choose
+from localpower.data.blocks import Block, Options, choose, refuse_twins
 from localpower.data.text import Chunk, arrow, count_lines, parse_in_order, read_chunks, show
 
 DELIMITERS = ",\t;| "  # a blank stands for any run of blanks and tabs
@@ -92,6 +92,8 @@ def _layout(path: Path, options: Options) -> Layout:
     has_names = _has_names([fields for _, fields in sample], options, path)
     names = tuple(name.strip() for name in first) if has_names else None
     chosen, label = choose(names, len(first), options, path)
+    if names is not None:
+        refuse_twins(names, chosen, path)
     if not chosen:
         raise DataError(f"{path}: no column is left of {len(first)}; drop fewer, or take others")
     dtype = np.dtype(np.float32 if options.dtype == "float32" else np.float64)
@@ -180,7 +182,7 @@ def _has_names(sample: list[list[str]], options: Options, path: Path) -> bool:
     if options.header is not None:
         return options.header
     first, below = sample[0], [row for row in sample[1:] if len(row) == len(sample[0])]
-    asked = (*(options.columns or ()), *(options.drop or ()), options.label)
+    asked = {*(options.columns or ()), *(options.drop or ()), *(options.like or ()), options.label}
     if any(isinstance(name, str) and name in first and not _is_number_like(name) for name in asked):
         return True
     if not below:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
-from localpower.core.shard import beside, check_compressed
+from localpower.core.shard import beside, check_compressed, once
 from localpower.data.arrow import (
     arrow_blocks,
     block_rows,
@@ -22,7 +22,7 @@ from localpower.data.arrow import (
     precision,
     text_labels,
 )
-from localpower.data.blocks import BLOCK_BYTES, Block, Options, choose
+from localpower.data.blocks import BLOCK_BYTES, Block, Options, choose, refuse_twins
 
 KINDS = {
     ("pandas", "DataFrame"): "pandas",
@@ -138,7 +138,7 @@ def _sparse_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:
 
     if hasattr(matrix, "indptr"):
         check_compressed(matrix)
-    csr = csr_array(matrix)
+    csr = once(matrix) if matrix.dtype.kind == "b" else csr_array(matrix)
     row_bytes = max(1, csr.nnz * (csr.dtype.itemsize + 4) // max(1, csr.shape[0]))
     step = max(1, BLOCK_BYTES // row_bytes)
     for start in range(0, csr.shape[0], step):
@@ -180,6 +180,7 @@ class _Plan:
 
 def _plan(names: list[str], dtypes: list[Any], options: Options, where: str) -> _Plan:
     taken, label = choose(names, len(names), options, where)
+    refuse_twins(names, taken, where)
     kinds = {i: _number_type(dtypes[i]) for i in taken}
     bad = [(names[i], str(dtypes[i])) for i in taken if kinds[i] is None]
     check_columns(bad, len(taken), where)
@@ -364,19 +365,34 @@ def _dask_rows(array: Any, columns: Columns, where: str) -> Iterator[Block]:
 def _dask_frame(frame: Any, options: Options, where: str) -> Iterator[Block]:
     names = [str(name) for name in frame.columns]
     plan = _plan(names, list(frame.dtypes), options, where)
-    return _dask_partitions(frame, names, plan, options)
+    return _dask_partitions(frame, names, plan)
 
 
-def _dask_partitions(
-    frame: Any, names: list[str], plan: _Plan, options: Options
-) -> Iterator[Block]:
+def _dask_partitions(frame: Any, names: list[str], plan: _Plan) -> Iterator[Block]:
+    needed = sorted({*plan.taken, *([] if plan.label is None else [plan.label])})
+    if len(set(names)) < len(names):  # columns cannot be told by name
+        needed = list(range(len(names)))
+    declared = [names[j] for j in needed]
+    label = None if plan.label is None else needed.index(plan.label)
+    wanted = Options([needed.index(i) for i in plan.taken], label=label, dtype=plan.dtype.name)
     row = 0
-    wanted = Options(options.columns, options.drop, options.label, dtype=plan.dtype.name)
     for i in range(frame.npartitions):
-        part = frame.partitions[i].compute()
         where = f"{plan.where}, partition {i}"
-        if [str(name) for name in part.columns] != names:
-            raise DataError(f"{where}: has other columns than declared: {', '.join(names[:20])}")
-        actual = _plan(names, list(part.dtypes), wanted, where)  # dask does not enforce types
+        part = frame.partitions[i]
+        if len(needed) < len(names):  # what is not needed need not be read
+            part = part[[frame.columns[j] for j in needed]]
+        try:
+            part = part.compute()
+        except KeyError as error:
+            if not any(name in str(error) for name in declared):
+                raise
+            raise _other_columns(where, names) from error
+        if [str(name) for name in part.columns] != declared:
+            raise _other_columns(where, names)
+        actual = _plan(declared, list(part.dtypes), wanted, where)  # dask does not enforce types
         yield from _pandas_rows(part, actual, row)
         row += len(part)
+
+
+def _other_columns(where: str, names: list[str]) -> DataError:
+    return DataError(f"{where}: has other columns than declared: {', '.join(names[:20])}")

@@ -296,7 +296,7 @@ def _csr(group: Any, ends: NDArray[np.int64], width: int) -> Any:
         raise ValueError(f"column indices are not between 0 and {width - 1}")
     entries = np.asarray(group["data"][first:last])
     entries = entries.astype(entries.dtype.newbyteorder("="), copy=False)
-    if entries.dtype == np.float16 or entries.dtype.kind == "b":
+    if entries.dtype == np.float16:
         entries = entries.astype(np.float32)  # scipy has no sparse kernels for half precision
     matrix = csr_array((entries, indices, ends - first), shape=(len(ends) - 1, width))
     check_compressed(matrix)

@@ -112,7 +112,7 @@ def open_npz(path: Path, options: Options, room: Room) -> Stored | StoredCSR | A
     """Describe the dense matrix or the scipy sparse matrix in a ``.npz`` file.
 
     What is compressed is unpacked into a file of the room first. Sparse matrices that are not CSR
-    are converted in memory.
+    are loaded into memory.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -175,7 +175,7 @@ def _convert(archive: zipfile.ZipFile, path: Path, room: Room, shape: tuple[int,
     matrix: Any = load_npz(path)
     if hasattr(matrix, "indptr"):
         check_compressed(matrix)
-    return matrix.tocsr()
+    return matrix
 
 
 def _small(archive: zipfile.ZipFile, path: Path, key: str, kinds: str) -> Any:

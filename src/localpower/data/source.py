@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import re
@@ -24,12 +25,14 @@ from localpower.core.shard import (
     check_compressed,
     cut,
     is_stored,
+    once,
     stamp,
     unmasked,
 )
 from localpower.data.arrow import read_arrow, read_parquet
 from localpower.data.blocks import Block, Options, choose
 from localpower.data.csv import read_csv
+from localpower.data.foreign import FILES, refuse_file, refuse_object, unknown
 from localpower.data.frames import frame_blocks, is_frame, label_hint
 from localpower.data.hdf5 import open_hdf5
 from localpower.data.memory import budget
@@ -55,6 +58,7 @@ SUFFIXES = {
 STREAMED: dict[str, Callable[[Path, Options], Iterator[Block]]] = {
     "csv": read_csv, "svmlight": read_svmlight, "parquet": read_parquet, "arrow": read_arrow,
 }  # fmt: skip
+MODEL = {"model.npz", "run.json"}  # a folder with these is what a fit wrote, and no rows
 SAMPLE = 20  # lines that tell what a text is
 SAMPLE_ROWS, MOST_LABELS = 1000, 20  # rows that are looked at for a label without a name
 SAMPLE_ENTRIES, FEW_ROWS = 1 << 20, 20  # at most, and rows from which counting is no accident
@@ -65,6 +69,15 @@ CLUSTERS = {
     "ray": "ray",
     "pyspark": "spark",
 }  # packages whose data an engine can work on where they are
+REMEDIES = {
+    "c": "take the real part or stack real and imaginary columns",
+    "O": "if all are numbers, give X.astype(float); else leave out or encode what is none",
+    "U": "if all are numbers, give X.astype(float); else leave out or encode what is none",
+    "S": "if all are numbers, give X.astype(float); else leave out or encode what is none",
+    "M": "count time from some day on, as (X - X.min()) / numpy.timedelta64(1, 's')",
+    "m": "count time in some unit, as X / numpy.timedelta64(1, 's')",
+    "V": "give the fields side by side, as numpy.lib.recfunctions.structured_to_unstructured(X)",
+}  # by the kind of a type that is not one of real numbers
 HERE = "which brings rows here; or change them where they are"
 SVMLIGHT = re.compile(rb"^(\S+\s+)?(qid:\d+\s+)?\d+:\S")
 
@@ -210,15 +223,17 @@ def open_source(
     cache: str | os.PathLike[str] | None = None,
     shards: int | None = None,
     labels: Any = None,
+    like: Sequence[str] | None = None,
 ) -> Source:
     """Take whatever holds rows; a list of such, a directory or a glob are the user's own shards.
 
     svmlight text does not tell its width: it gets that of the widest table, `columns` at least.
-    `shards` is how often a function is called.
+    `shards` is how often a function is called. `like` are the names of a model's columns: where the
+    data have names, too, these are taken, in the order of the model.
     """
     if isinstance(data, Source):
-        return data
-    told, options = options is not None, options or Options()
+        return data if like is None else _like(data, like)
+    told, options = options is not None, replace(options or Options(), like=like)
     size = budget(memory)
     room = Room(int(ROWS_SHARE * size), cache)
     try:
@@ -240,6 +255,11 @@ def open_source(
         room.close()
         raise
     source = Source(tuple(tables), names, separate, _work_type(tables, options), size, room)
+    if not source.rows and is_stream(data):
+        raise DataError(
+            "data yields no rows; a generator that was read before yields nothing more: make it "
+            "anew, or give a list"
+        )
     if not source.rows or not source.columns:
         name = names[0] if is_path(data) else "data"
         raise DataError(
@@ -247,6 +267,32 @@ def open_source(
             "give at least one"
         )
     return source
+
+
+def _like(source: Source, names: Sequence[str]) -> Source:
+    """Bring the columns of an open source into the order of a model, in a copy if they are not."""
+    options = Options(like=names)
+    orders = [
+        None if table.names is None else choose(table.names, table.columns, options, name)[0]
+        for name, table in zip(source.names, source.tables, strict=True)
+    ]
+    if all(order in (None, [*range(source.columns)]) for order in orders):
+        return source
+    room = Room(source.room.left)
+    tables = []
+    for name, table, order in zip(source.names, source.tables, orders, strict=True):
+        if order is not None:
+            blocks = Shard(table.pieces, table.columns, source.dtype).blocks()
+            found = keep(_stream(blocks, name, Options(order)), room, name)
+            table = replace(
+                found,
+                columns=len(order),  # also where there are no rows
+                labels=table.labels,
+                names=tuple(names),
+                text=table.text,
+            )
+        tables.append(table)
+    return replace(source, tables=tuple(tables), room=room)
 
 
 def opened(block: Any) -> Opened:
@@ -342,14 +388,26 @@ def _rows(table: Table) -> int:
 def _named(data: Any, shards: int | None) -> tuple[Iterable[tuple[str, Any]], bool]:
     """Split data into parts with names; say whether those are shards of the user's."""
     _refuse_remote(data)
-    if is_path(data) and (paths := _paths(os.fspath(data))) is not None:
+    refuse_object(data, "data")
+    for number, part in enumerate(data if is_list_of_blocks(data) else ()):
+        refuse_object(part, f"data[{number}]")
+    if is_path(data) and (paths := files(os.fspath(data))) is not None:
+        _look_ahead(paths)
         return [(str(path), path) for path in paths], True
     if is_list_of_blocks(data):
         parts: list[tuple[str, Any]] = []
+        seen = {os.path.realpath(part) for part in data if is_path(part)}
         for number, part in enumerate(data):
-            several = _paths(os.fspath(part)) if is_path(part) else None
-            parts += [(f"data[{number}]", part)] if several is None else [("", p) for p in several]
-        return [(os.fspath(p) if is_path(p) else name, p) for name, p in parts], True
+            several = files(os.fspath(part)) if is_path(part) else None
+            if several is None:
+                parts.append((os.fspath(part) if is_path(part) else f"data[{number}]", part))
+                continue
+            for path in several:
+                if (place := os.path.realpath(path)) not in seen:
+                    seen.add(place)
+                    parts.append((str(path), path))
+        _look_ahead(Path(part) for _, part in parts if is_path(part))
+        return parts, True
     if is_function(data):
         if shards is None:
             raise ValueError("data is a function: say with workers= how many shards it is for")
@@ -357,23 +415,72 @@ def _named(data: Any, shards: int | None) -> tuple[Iterable[tuple[str, Any]], bo
     return [(os.fspath(data) if is_path(data) else "data", data)], False
 
 
-def _paths(path: str) -> list[Path] | None:
-    """List the files that a directory or a glob stands for; None if it is a file."""
+def _look_ahead(paths: Iterable[Path]) -> None:
+    """Refuse what cannot be read before the files that stand before it are."""
+    for path in paths:
+        if _suffix(path) in FILES:
+            _format(path)
+
+
+def files(path: str) -> list[Path] | None:
+    """List the files that a directory or a glob stands for, each once; None if it is a file."""
     if os.path.isdir(path) and not _is_zarr(Path(path)):
-        found = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+        walk = [(folder, names) for folder, _, names in os.walk(path) if not {*names} >= MODEL]
+        found = [Path(folder, name) for folder, names in walk for name in names]
         known = [p for p in found if p.name[0] not in "._" and _suffix(p) in SUFFIXES]
         if not known:
             raise DataError(
                 f"{path}: no file in this directory has a known suffix "
                 f"({', '.join(SUFFIXES)}); give a list of files, or a glob"
             )
-        return sorted(known)
+        return _once(known)
     if glob.has_magic(path) and not os.path.exists(path):
-        found = [Path(name) for name in glob.glob(path, recursive=True)]
+        found = [Path(name) for name in _matches(path)]
         if not found:
             raise DataError(f"{path}: no file matches; check the folder and the pattern")
-        return sorted(found)
+        return _once(found)
     return None
+
+
+def _once(paths: Iterable[Path]) -> list[Path]:
+    """Sort paths, and leave out links to what is there already.
+
+    Hard links are kept: what stores the files may have joined those of the same content.
+    """
+    found: dict[str, Path] = {}
+    for path in sorted(paths, key=lambda path: (path.is_symlink(), len(path.parts), path)):
+        found.setdefault(os.path.realpath(path), path)
+    return sorted(found.values())
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """What a glob stands for. Unlike in `glob`, ``**`` goes into a folder once, so loops end."""
+    parts = pattern.replace(os.altsep or os.sep, os.sep).split(os.sep)
+    if "**" not in parts:
+        yield from glob.glob(pattern)
+        return
+    at = parts.index("**")
+    head, tail = os.sep.join(parts[:at]), os.sep.join(parts[at + 1 :])
+    for folder in _folders(sorted(glob.glob(head or os.sep)) if at else [os.curdir]):
+        inside = glob.escape(folder) if at else glob.escape(folder)[2:]  # without ./
+        found = _matches(os.path.join(inside, tail or "*"))
+        yield from found if tail else filter(os.path.isfile, found)
+
+
+def _folders(starts: list[str]) -> Iterator[str]:
+    """Folders and all below them that are not hidden; then those behind links, if not seen yet."""
+    seen: set[str] = set()
+    for top in starts:
+        for folder, below, _ in os.walk(top):
+            place = os.path.realpath(folder)
+            if place in seen:
+                below.clear()
+                continue
+            seen.add(place)
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            inside = [os.path.join(folder, name) for name in below]
+            starts += filter(os.path.islink, inside)
+            yield folder
 
 
 def _is_zarr(path: Path) -> bool:
@@ -382,6 +489,7 @@ def _is_zarr(path: Path) -> bool:
 
 def _table(data: Any, name: str, options: Options, room: Room) -> Table:
     """Take one file or object in."""
+    refuse_object(data, name)
     if options.missing is not None and not (is_path(data) and _format(Path(data)) == "csv"):
         raise DataError(
             f"{name}: missing={options.missing!r} is for CSV and other text; leave out such rows "
@@ -404,6 +512,7 @@ def _stream(blocks: Iterable[Any], name: str, options: Options) -> Iterator[Bloc
         if is_frame(block):
             yield from frame_blocks(block, options) or ()
             continue
+        refuse_object(block, part)
         rows = _matrix(block, part, Room(0))
         if is_stored(rows):
             rows = rows.read()
@@ -468,6 +577,8 @@ def _matrix(data: Any, name: str, room: Room) -> Any:
         raise DataError(
             f"{name} has rows of different lengths; all need the same columns"
         ) from error
+    if (reason := unknown(data, array)) is not None:
+        raise DataError(f"{name} {reason}")
     _check(array.shape, array.dtype, name)
     if isinstance(array, np.memmap) and (stored := stored_memmap(array)) is not None:
         return _matrix(stored, name, room)
@@ -484,15 +595,15 @@ def _matrix(data: Any, name: str, room: Room) -> Any:
 
 
 def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
-    if len(shape) != 2:
+    if len(shape) != 2 and dtype.kind != "V":
+        remedy = "a single sample is X.reshape(1, -1), a single column X.reshape(-1, 1)"
+        if len(shape) > 2:
+            remedy = "samples of several dimensions, as images, are X.reshape(len(X), -1)"
         raise DataError(
-            f"{name} has {len(shape)} dimension(s), not 2: give one row per sample; a single "
-            "sample is X.reshape(1, -1), a single column X.reshape(-1, 1)"
+            f"{name} has {len(shape)} dimension(s), not 2: give one row per sample; {remedy}"
         )
     if dtype.kind not in "fiub":
-        remedy = "take the real part or stack real and imaginary columns"
-        if dtype.kind != "c":
-            remedy = "leave out or encode the columns that are not numbers"
+        remedy = REMEDIES.get(dtype.kind, "leave out or encode the columns that are not numbers")
         raise DataError(f"{name} has dtype {dtype}, not real numbers: {remedy}")
 
 
@@ -502,6 +613,8 @@ def _csr(matrix: Any) -> Any:
     if hasattr(matrix, "indptr"):
         check_compressed(matrix)
     with np.errstate(over="ignore", invalid="ignore"):
+        if matrix.dtype.kind == "b":
+            matrix = once(matrix)
         wide = matrix.dtype not in (np.float32, np.float64)
         csr = csr_array(matrix.astype(np.float64) if wide else matrix)
     if not csr.has_canonical_format:
@@ -605,13 +718,18 @@ def _format(path: Path) -> str:
     """Tell what a file is by what it starts with; only text also by its name."""
     if path.is_dir():
         return "zarr"
-    if path.exists() and not path.is_file():
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, _why_not_there(path), str(path))
+    if not path.is_file():
         raise DataError(f"{path} is not a regular file; write its content to one first")
     with open(path, "rb") as stream:
         start = stream.read(4096)
     for magic, kind in MAGICS.items():
         if start.startswith(magic):
+            if kind == "npz":  # so do spreadsheets start
+                refuse_file(path, _suffix(path), start)
             return kind
+    refuse_file(path, _suffix(path), start)
     named = SUFFIXES.get(_suffix(path))
     if named == "arrow" and start:
         return named
@@ -621,6 +739,14 @@ def _format(path: Path) -> str:
             "give text another suffix"
         )
     return named or _kind_of_text(path)
+
+
+def _why_not_there(path: Path) -> str:
+    reason = os.strerror(errno.ENOENT)
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        return f"{reason}; write out what ~ stands for, as with os.path.expanduser"
+    start = "" if path.is_absolute() else f", which starts from {os.getcwd()}"
+    return f"{reason}; check the path{start}"
 
 
 def _kind_of_text(path: Path) -> str:

@@ -1,7 +1,8 @@
 """Rows that come block by block, kept: in memory as long as there is room, then in raw files.
 
 With a folder given as cache, what was read of a file is kept there for the next time, under a key
-of the file's path, size, time of change and the options of the read. Else files are temporary.
+of the file's path, size, time of change and the options of the read. What is found there is checked
+against its checksums, and made anew where it does not fit. Else files are temporary.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -20,12 +22,16 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.errors import DataError
+from localpower.core.checksum import file_checksum
+from localpower.core.errors import DataError, warn
+from localpower.core.files import abandoned, lock, locked, part_of, unfinished
 from localpower.core.shard import Stored, StoredCSR, stamp
 from localpower.data.blocks import BLOCK_BYTES, Block, Options
 from localpower.data.text import join_labels
+from localpower.version import __version__
 
-FORMAT = 1
+FORMAT = 2
+DESCRIPTION = "table.json"
 SPARE_DISK = 1 << 28  # left free on a disk that is written to
 
 
@@ -101,19 +107,58 @@ def cached(path: Path, options: Options, blocks: Iterable[Block], room: Room, ra
         return keep(blocks, room, str(path), raw)
     identity = repr((FORMAT, str(path.resolve()), stamp(path), astuple(options)))
     folder = room.cache / hashlib.sha256(identity.encode()).hexdigest()[:32]
-    if not (folder / "table.json").exists():
-        room.cache.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(".part", f"{folder.name}.", room.cache))
-        try:
-            table = Spool(Room(0), part, raw).filled(blocks, str(path)).table()
-            if not table.pieces:
-                return table
-            _write_description(part, table)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(part, folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-    return _read_description(folder)
+    found = _found(folder)
+    if isinstance(found, Table):
+        return found
+    if found:
+        warn(f"{folder}: a cache that cannot be used ({found}); it is made anew", RuntimeWarning)
+    room.cache.mkdir(parents=True, exist_ok=True)
+    with _unfinished_folder(folder) as part:
+        table = Spool(Room(0), part, raw).filled(blocks, str(path)).table()
+        if not table.pieces:
+            return table
+        _write_description(part, table)
+        return _published(part, folder)
+
+
+@contextmanager
+def _unfinished_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder that is to become `folder`; it is removed if it does not.
+
+    What processes left behind that were killed over it is removed.
+    """
+    for left in unfinished(folder):
+        with suppress(OSError), abandoned(left):
+            shutil.rmtree(left)
+    part, file = _locked_folder(folder)
+    try:
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        os.close(file)
+
+
+def _locked_folder(folder: Path) -> tuple[Path, int]:
+    while True:
+        part = part_of(folder)
+        part.mkdir()
+        with suppress(FileNotFoundError):
+            file = os.open(part, os.O_RDONLY)
+            lock(file)
+            if part.exists():  # else it was removed before it was locked
+                return part, file
+            os.close(file)
+
+
+def _published(part: Path, folder: Path) -> Table:
+    """Put a finished folder in place, unless another process was faster, and read it."""
+    with locked(folder.parent):
+        found = _found(folder)
+        if isinstance(found, Table):  # which that process is using
+            return found
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(part, folder)
+        return _read_description(folder, check=False)
 
 
 def check_disk(path: Path, size: int) -> None:
@@ -319,13 +364,49 @@ def _write_description(folder: Path, table: Table) -> None:
         np.save(folder / "labels.npy", table.labels, allow_pickle=False)
     shape = [*piece.shape, piece.nnz if isinstance(piece, StoredCSR) else None]
     content = {"shape": shape, "dtype": piece.dtype.str, "names": table.names}
-    content["lowest"] = table.lowest
-    (folder / "table.json").write_text(json.dumps(content), encoding="utf-8")
+    content |= {"lowest": table.lowest, "version": __version__}
+    content["files"] = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
+    content["sha256"] = _seal(content)
+    (folder / DESCRIPTION).write_text(json.dumps(content), encoding="utf-8")
 
 
-def _read_description(folder: Path) -> Table:
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as stream:
+        return file_checksum(stream)
+
+
+def _seal(content: dict[str, Any]) -> str:
+    """Tell a description from one that was changed."""
+    rest = {name: part for name, part in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _found(folder: Path) -> Table | str:
+    """Read what is in the cache; or say why it cannot be used, nothing if there is none."""
+    if not (folder / DESCRIPTION).exists():
+        return ""
     try:
-        content = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+        return _read_description(folder)
+    except DataError as error:
+        return str(error)
+
+
+def _check_files(folder: Path, content: dict[str, Any]) -> None:
+    """Refuse what was written by another version, or changed since it was written."""
+    if content.get("sha256") != _seal(content):
+        raise ValueError(f"{DESCRIPTION} has changed since it was written")
+    if content["version"] != __version__:
+        raise ValueError(f"of version {content['version']}, and this is {__version__}")
+    for name, known in content["files"].items():
+        if _checksum(folder / name) != known:
+            raise ValueError(f"{name} has changed since it was written")
+
+
+def _read_description(folder: Path, check: bool = True) -> Table:
+    try:
+        content = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        if check:
+            _check_files(folder, content)
         rows, columns, entries = content["shape"]
         kind = np.dtype(content["dtype"])
         if kind not in (np.float32, np.float64):
@@ -347,8 +428,8 @@ def _read_description(folder: Path) -> Table:
         if lowest is not None and type(lowest) is not int:
             raise ValueError(f"lowest is {lowest!r}")
         return Table((piece,), columns, found, names, lowest)
-    except (EOFError, OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder}: a damaged cache ({error}); delete that folder") from error
+    except (AttributeError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(str(error)) from error
 
 
 def _raw(folder: Path, name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> Stored:
