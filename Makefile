@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test browser check docs paper bench clean
+.PHONY: demo test browser check docs paper bench mutants clean
 
 demo: .venv-demo/ready
 	.venv-demo/bin/python examples/demo.py build/demo
@@ -41,6 +41,9 @@ BUILD := pyproject.toml constraints.txt hatch_build.py src/localpower/core/kerne
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/formats.py
+
+mutants: $(VENV)/ready
+	$(BIN)/python benchmarks/mutants.py
 
 $(VENV)/ready: $(BUILD)
 	$(PYTHON) -m venv $(VENV)

@@ -14,11 +14,12 @@ from sklearn.datasets import load_digits
 import localpower as lp
 
 RANK, WIDTH, SHARDS, ROUNDS = 5, 8, 8, 12
+AT_WORKERS = {"align_at": "worker"}
 METHODS = {
-    "LocalPower, p = 4, halving": {"steps": 4, "schedule": "halving:3"},
-    "LocalPower, p = 4": {"steps": 4},
+    "LocalPower, p = 4, halving": {"steps": 4, "schedule": "halving:3", **AT_WORKERS},
+    "LocalPower, p = 4": {"steps": 4, **AT_WORKERS},
     "power iteration (DPI), p = 1": {"method": "dpi"},
-    "one-shot averaging, p = 48": {"method": "one_shot", "steps": 48},
+    "one-shot averaging, p = 48": {"method": "one_shot", "steps": 48, **AT_WORKERS},
 }
 
 
@@ -35,14 +36,13 @@ def main(folder):
     curves, results = {}, {}
     for name, options in METHODS.items():
         if not curves:
-            print(f"{name}:\n{'round':>7} {'p':>3} {'moved':>9}    error")
+            print(f"{name}:\n{'round':>7} {'steps':>5} {'moved':>9}    error")
         curves[name] = []
         results[name] = lp.pca(
             X,
             RANK,
             width=WIDTH,
             workers=SHARDS,
-            align_at="worker",
             shuffle=True,
             max_rounds=ROUNDS,
             rng=0,
@@ -79,7 +79,7 @@ def follow(curve, target, live):
         curve.append((moved, error))
         if live:
             bar = "#" * round(5 * (5 + np.log10(error)))
-            print(f"{record.round:>7} {record.steps:>3} {moved:>6.0f} kB  {error:.1e} {bar}")
+            print(f"{record.round:>7} {record.steps:>5} {moved:>6.0f} kB  {error:.1e} {bar}")
 
     return callback
 

@@ -13,6 +13,7 @@ ENGINES = ["inline", "threads:3", "processes:2"]
 REMOTE = ["dask", "ray", "spark"]  # MPI has a process of its own that runs the contract
 METHODS = ["local_power", "dpi", "one_shot", "uda", "wda", "aligned_average", "dr_svd"]
 METHODS += ["local_ritz", "block_krylov", "block_lanczos", "gram", "tsqr"]
+ITERATED = [*METHODS[:3], "local_ritz", "block_krylov", "block_lanczos"]  # these have a width
 EPS = np.finfo(float).eps
 
 

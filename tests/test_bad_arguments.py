@@ -95,7 +95,7 @@ def test_values_that_are_not_finite_are_found_where_they_stand(engine, value, sh
         (np.array([["2020-01-01"]], dtype="datetime64[D]"), "not real numbers"),
         ([[1.0, 2.0], [3.0]], "rows of different lengths"),
         (5.0, "0 dimension"),
-        (None, "dtype object|dimension"),
+        (None, "data is None, not rows; give an array"),
     ],
 )
 def test_bad_data(data, message):

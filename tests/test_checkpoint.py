@@ -1,17 +1,34 @@
 """A run that was killed goes on with the bits of one that was not."""
 
+import errno
+import io
+import json
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+import warnings
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import same_bits
+from scipy import sparse
 
 import localpower as lp
 from localpower import checkpoint
+from localpower.api import Keeper
+from localpower.core.block_lanczos import LanczosState
+from localpower.core.evidence import draw
+from localpower.core.exact import FactoredState
+from localpower.core.files import replacing
+from localpower.core.ledger import Round
+from localpower.core.local_power import State
+from localpower.core.local_ritz import RitzState
+from localpower.core.schedule import Adaptive
+from localpower.core.tasks import LeadingFactor, PowerSteps, Refine
+from localpower.engines.inline import Inline
 
 RUNS = {
     "local_ritz": {"method": "local_ritz", "tol": 1e-9},
@@ -70,7 +87,7 @@ def kill(record, state):
     if not inside and record.round > rounds:
         os.kill(os.getpid(), signal.SIGKILL)
 
-lp.svd(X, 3, workers=4, rng=0, checkpoint=path, callback=kill, method="local_ritz", tol=1e-9)
+lp.svd(X, 3, workers=4, rng=0, checkpoint=path, callback=kill, method="block_lanczos", tol=1e-9)
 """
 
 
@@ -81,8 +98,8 @@ def test_a_killed_process_leaves_a_checkpoint_to_go_on_from(tmp_path, rounds, wh
     killed = subprocess.run([sys.executable, "-c", CHILD, str(path), str(rounds), where])
     assert killed.returncode == -signal.SIGKILL
     assert path.exists() == (rounds > 0)
-    again = fit(path, resume=True, method="local_ritz", tol=1e-9)
-    assert same_run(again, fit(None, method="local_ritz", tol=1e-9))
+    again = fit(path, resume=True, method="block_lanczos", tol=1e-9)
+    assert same_run(again, fit(None, method="block_lanczos", tol=1e-9))
 
 
 @pytest.mark.parametrize(
@@ -146,3 +163,503 @@ def test_a_warm_start_saves_rounds():
     assert len(warm.history) < len(again.history)
     with pytest.raises(ValueError, match="warm_start has 25 columns where the data have 24"):
         lp.svd(rows()[:, :24], 3, warm_start=cold)
+
+
+def after(rounds):
+    return lambda record, state: record.round == rounds
+
+
+def with_the_same_statistics(X, rng):
+    """Whole numbers in other orders within the shards.
+
+    Of 32 of them, sums, means and squares are the same to the last bit.
+    """
+    shards = np.split(X, 4)
+    yield np.vstack([rng.permuted(shard, axis=0) for shard in shards])
+    yield np.vstack([rng.permutation(shard) for shard in shards])
+
+
+@pytest.mark.parametrize("kind", [np.asarray, np.float32, sparse.csr_array])
+def test_a_checkpoint_of_other_rows_with_the_same_sums_and_squares_is_refused(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    X = (rng.standard_normal((128, 3)) @ rng.standard_normal((3, 25)) * 9).round()
+    path = tmp_path / "run.ck"
+    options = {"method": "local_ritz", "tol": 1e-3}
+    fit(path, kind(X), **options)
+    for other in with_the_same_statistics(X, rng):
+        assert (other.sum(axis=0) == X.sum(axis=0)).all()
+        with pytest.raises(lp.DataError, match="with other data;"):
+            fit(path, kind(other), resume=True, **options)
+    assert fit(path, kind(X), resume=True, **options).converged
+
+
+def test_a_checkpoint_belongs_to_numbers_and_not_to_the_file_that_has_them(tmp_path):
+    X = (rows() * 8).round()
+    np.save(tmp_path / "rows.npy", X)
+    np.savetxt(tmp_path / "rows.csv", X, delimiter=",")
+    path = tmp_path / "run.ck"
+    whole = fit(None, X, **RUNS["local_power"])
+    stored = [tmp_path / "rows.npy", tmp_path / "rows.csv", np.asfortranarray(X), X.astype(int)]
+    for number, data in enumerate(stored):
+        fit(path, stored[number - 1], callback=after(3), **RUNS["local_power"])
+        again = fit(path, data, resume=True, memory="64MB", **RUNS["local_power"])
+        assert same_bits(again, whole)
+    again = fit(path, sparse.csr_array(X), resume=True, **RUNS["local_power"])
+    assert np.allclose(again.singular_values, whole.singular_values)
+
+
+def test_entries_that_are_zero_or_there_twice_make_no_other_data(tmp_path):
+    X = (rows() * 8).round()
+    row, column = np.indices(X.shape).reshape(2, -1)
+    ones = np.ones(X.size)
+    twice = sparse.coo_array(
+        (np.r_[X.ravel() - 1, ones], (np.r_[row, row], np.r_[column, column])), X.shape
+    )
+    kinds = [sparse.csr_array(X), sparse.csr_array((X.ravel(), (row, column)), X.shape), twice]
+    indices, starts = np.r_[column, column].reshape(2, *X.shape), np.arange(401) * 50
+    both = np.stack([X - 1, np.ones_like(X)], axis=1).reshape(400, -1)
+    places = indices.transpose(1, 0, 2).reshape(400, -1)
+    kinds.append(sparse.csr_array((both.ravel(), places.ravel(), starts), X.shape))
+    assert not kinds[-1].has_canonical_format
+    path = tmp_path / "run.ck"
+    how = RUNS["local_power"]
+    for number, data in enumerate(kinds):
+        fit(path, kinds[number - 1], callback=after(3), **how)
+        assert len(fit(path, data, resume=True, **how).history) == how["max_rounds"]
+
+
+STARTS = {
+    "seed": lambda: {"rng": 7},
+    "rng": lambda: {"rng": np.random.default_rng(7)},
+    "a generator that spawned": lambda: {"rng": np.random.default_rng(7), "partition": "shuffled"},
+    "MT19937": lambda: {"rng": np.random.Generator(np.random.MT19937(7))},
+    "SFC64": lambda: {"rng": np.random.Generator(np.random.SFC64(7))},
+    "warm_start": lambda: {"warm_start": lp.svd(rows(), 3, method="dpi", max_rounds=2, rng=7)},
+}
+
+
+def drawn():
+    generator = np.random.default_rng(7)
+    generator.standard_normal()
+    return {"rng": generator}
+
+
+def with_children():
+    generator = np.random.default_rng(7)
+    generator.spawn(1)
+    return {"rng": generator, "partition": "shuffled"}
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "named"),
+    [
+        ("seed", lambda: {"rng": 8}, r"other seed; .*\(rng=7\)"),
+        ("seed", dict, r"other seed; .*\(rng=7\)"),
+        ("seed", STARTS["rng"], "other seed, rng;"),
+        ("rng", drawn, "other rng;"),
+        ("rng", lambda: {"rng": np.random.default_rng(8)}, "other rng;"),
+        ("a generator that spawned", with_children, "other rng, data;"),
+        ("MT19937", lambda: {"rng": np.random.Generator(np.random.MT19937(8))}, "other rng;"),
+        ("SFC64", lambda: {"rng": np.random.Generator(np.random.SFC64(8))}, "other rng;"),
+        ("warm_start", dict, "other warm_start;"),
+        (
+            "warm_start",
+            lambda: {"warm_start": lp.svd(rows(), 3, method="dpi", max_rounds=3, rng=7)},
+            "other warm_start;",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_start_is_refused_and_the_same_goes_on(
+    tmp_path, name, other, named
+):
+    how = {"rng": 0} if name == "warm_start" else {}
+    how |= {"workers": 4, "method": "dpi", "max_rounds": 4, "checkpoint": tmp_path / "run.ck"}
+    whole = lp.svd(rows(), 3, **how | STARTS[name]() | {"checkpoint": None})
+    lp.svd(rows(), 3, callback=after(2), **how | STARTS[name]())
+    with pytest.raises(lp.DataError, match=named):
+        lp.svd(rows(), 3, resume=True, **how | other())
+    assert same_run(lp.svd(rows(), 3, resume=True, **how | STARTS[name]()), whole)
+
+
+OTHER_OPTIONS = {
+    "steps": 5,
+    "schedule": "linear",
+    "align": "signs",
+    "align_at": "worker",
+    "width": 6,
+    "tol": 1e-3,
+    "wire": "float32",
+    "center": True,
+    "scale": "std",
+    "partition": "shuffled",
+    "proposal": "anchor",
+    "start": "random",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_OPTIONS)
+def test_a_checkpoint_of_other_options_is_refused_by_their_names(tmp_path, name):
+    method = "local_ritz" if name in ("proposal", "start") else "local_power"
+    how = {"method": method, "max_rounds": 2}
+    fit(tmp_path / "run.ck", **how)
+    with pytest.raises(lp.DataError, match=rf"with other .*\b{name}\b"):
+        fit(tmp_path / "run.ck", resume=True, **how | {name: OTHER_OPTIONS[name]})
+
+
+def no_data(number):
+    raise AssertionError("the rows were asked for")
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [lambda t: 4, iter([0, 4, 8]), (4 * t for t in range(9)), Adaptive(4)],
+    ids=["function", "iterator", "generator", "object"],
+)
+def test_a_schedule_that_cannot_be_compared_is_refused_before_any_work(tmp_path, schedule):
+    with pytest.raises(ValueError, match=r"schedule=.* checkpoint= needs: give a name such as"):
+        lp.svd(no_data, 3, workers=2, schedule=schedule, checkpoint=tmp_path / "run.ck")
+    assert os.listdir(tmp_path) == []
+
+
+def test_times_are_compared_as_the_set_that_they_are(tmp_path):
+    path = tmp_path / "run.ck"
+    times = [{0, 2, 4, 6, 8}, [8, 6, 4, 2], range(0, 10, 2), np.arange(0, 10, 2)]
+    whole = fit(None, schedule=times[0])
+    assert len(whole.history) == 4
+    for number, given in enumerate(times):
+        fit(path, schedule=times[number - 1], callback=after(2))
+        assert same_run(fit(path, schedule=given, resume=True), whole)
+    fit(path, schedule=times[0], max_rounds=2)
+    with pytest.raises(lp.DataError, match="with other schedule;"):
+        fit(path, schedule={0, 2, 4, 6, 9}, resume=True)
+
+
+@pytest.mark.parametrize("rounds", [5, 4, 1])
+def test_a_run_that_is_resumed_with_no_more_rounds_than_it_did_returns_what_it_has(
+    tmp_path, rounds
+):
+    path = tmp_path / "run.ck"
+    whole = fit(path, method="dpi", max_rounds=5)
+    before = path.read_bytes()
+    again = fit(path, method="dpi", max_rounds=rounds, resume=True)
+    assert same_run(again, whole)
+    assert again.reason == "max_rounds"
+    assert path.read_bytes() == before
+    assert len(fit(path, method="dpi", max_rounds=7, resume=True).history) == 7
+
+
+TWO = """
+import sys
+import numpy as np
+import localpower as lp
+rng = np.random.default_rng(0)
+X = rng.standard_normal((400, 25)) * 0.8 ** np.arange(25)
+for _ in range(3):
+    lp.svd(X, 3, workers=4, rng=0, checkpoint=sys.argv[1], method="dpi", max_rounds=60)
+"""
+
+
+def test_several_runs_may_write_one_checkpoint(tmp_path):
+    path = tmp_path / "run.ck"
+    command = [sys.executable, "-c", TWO, str(path)]
+    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [run.communicate()[1] for run in runs] == ["", "", ""]
+    assert [run.returncode for run in runs] == [0, 0, 0]
+    assert os.listdir(tmp_path) == ["run.ck"]
+    assert len(fit(path, method="dpi", max_rounds=60, resume=True).history) == 60
+
+
+def test_a_checkpoint_that_is_a_link_is_written_through_it(tmp_path):
+    (tmp_path / "disk").mkdir()
+    path = tmp_path / "run.ck"
+    for target in ("disk/there.ck", str(tmp_path / "disk" / "elsewhere.ck")):
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+        for rounds in (2, 4):
+            fit(path, method="dpi", max_rounds=rounds, resume=True)
+        assert path.is_symlink()
+        assert len(fit(tmp_path / target, method="dpi", max_rounds=4, resume=True).history) == 4
+    assert sorted(os.listdir(tmp_path / "disk")) == ["elsewhere.ck", "there.ck"]
+
+
+def test_a_checkpoint_has_the_permissions_of_a_new_file_or_of_the_one_before(tmp_path):
+    path = tmp_path / "run.ck"
+    before = os.umask(0o027)
+    try:
+        fit(path, method="dpi", max_rounds=2)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
+    path.chmod(0o600)
+    fit(path, method="dpi", max_rounds=2)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_killed_run_left_behind_is_removed_by_the_next(tmp_path):
+    path, mine = tmp_path / "run.ck", tmp_path / "run.ck.notes.part"
+    mine.write_text("of the user")
+    subprocess.run([sys.executable, "-c", CHILD, str(path), "1", "inside"], check=False)
+    assert len(os.listdir(tmp_path)) == 3
+    fit(path, resume=True, method="block_lanczos", tol=1e-9)
+    assert sorted(os.listdir(tmp_path)) == ["run.ck", "run.ck.notes.part"]
+
+
+def test_an_unfinished_file_of_a_run_that_goes_on_is_left_alone(tmp_path):
+    path = tmp_path / "file"
+    with replacing(path) as slow:
+        slow.write(b"slow")
+        with replacing(path) as fast:
+            fast.write(b"fast")
+        assert path.read_bytes() == b"fast"
+    assert path.read_bytes() == b"slow"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def a_folder(folder):
+    (folder / "run.ck").mkdir()
+    return folder / "run.ck"
+
+
+def under_a_file(folder):
+    (folder / "file").write_text("mine")
+    return folder / "file" / "run.ck"
+
+
+def a_pipe(folder):
+    os.mkfifo(folder / "run.ck")
+    return folder / "run.ck"
+
+
+def into_nothing(folder):
+    (folder / "run.ck").symlink_to(folder / "gone" / "run.ck")
+    return folder / "run.ck"
+
+
+def read_only(folder):
+    if os.geteuid() == 0:
+        return Path("/proc/run.ck")  # where even root may not write
+    folder.chmod(0o500)
+    return folder / "run.ck"
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (lambda folder: folder / "gone" / "run.ck", "No such file or directory; create the folder"),
+        (into_nothing, "No such file or directory; create the folder"),
+        (under_a_file, "Not a directory; name another file"),
+        (a_folder, "what is there is no file; name another file"),
+        (a_pipe, "what is there is no file; name another file"),
+        (lambda folder: Path("/dev/full"), "what is there is no file; name another file"),
+        (read_only, "name another file"),
+    ],
+)
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(
+    tmp_path, place, message, resume
+):
+    path = place(tmp_path)
+    with pytest.raises(lp.DataError, match=message) as caught:
+        lp.svd(no_data, 3, workers=2, checkpoint=path, resume=resume)
+    assert f"checkpoint={os.fspath(path)!r} cannot be used" in str(caught.value)
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+import localpower as lp
+path, size, rounds = sys.argv[1], int(sys.argv[2]), []
+X = np.random.default_rng(0).standard_normal((400, 250))
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+note = lambda record, state: rounds.append(record.round)
+try:
+    lp.svd(X, 3, workers=4, rng=0, checkpoint=path, method="dpi", max_rounds=40, callback=note)
+except lp.DataError as error:
+    print(len(rounds), error)
+"""
+
+
+@pytest.mark.parametrize(("size", "none"), [(100, True), (4000, True), (12000, False)])
+def test_a_place_without_room_is_refused_at_the_start_or_with_the_old_file_intact(
+    tmp_path, size, none
+):
+    path = tmp_path / "run.ck"
+    command = [sys.executable, "-c", LIMITED, str(path), str(size)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rounds, _, message = told.partition(" ")
+    assert message.startswith(
+        f"checkpoint='{path}' cannot be used: File too large; raise the limit"
+    )
+    assert (int(rounds) == 0) == none
+    assert path.exists() == (not none)
+    if not none:
+        X = np.random.default_rng(0).standard_normal((400, 250))
+        again = lp.svd(X, 3, workers=4, rng=0, checkpoint=path, method="dpi", resume=True)
+        assert len(again.history) == 30
+    assert os.listdir(tmp_path) == [] if none else ["run.ck"]
+
+
+def test_a_full_disk_is_told_with_what_to_do(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill_up(record, state):
+        if record.round == 3:
+            monkeypatch.setattr(os, "fsync", full)
+
+    path = tmp_path / "run.ck"
+    with pytest.raises(lp.DataError, match=rf"No space left on device; free .*{tmp_path}"):
+        fit(path, method="dpi", callback=fill_up)
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == ["run.ck"]
+    assert checkpoint_of(path)["reason"] is None
+    assert len(fit(path, method="dpi", resume=True, max_rounds=2).history) == 2
+
+
+def checkpoint_of(path):
+    with np.load(io.BytesIO(path.read_bytes()[40:])) as content:
+        return json.loads(bytes(content["description"]))
+
+
+def reasons(path, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = fit(path, **options)
+    return result.reason, checkpoint_of(path)["reason"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"method": "local_ritz", "tol": 1e-9, "max_rounds": 2}, "max_rounds"),
+        ({"method": "local_ritz", "tol": 1e-9, "max_bytes": 1}, "budget"),
+        ({"method": "local_ritz", "tol": 1e-9, "max_seconds": 1e-9}, "budget"),
+        ({"method": "local_ritz", "tol": 1e-9, "callback": lambda *_: True}, "callback"),
+        ({"schedule": {0, 4, 8}}, "end"),
+    ],
+)
+def test_an_end_that_more_rounds_would_change_is_not_kept_as_one(tmp_path, options, reason):
+    path = tmp_path / "run.ck"
+    assert reasons(path, **options) == (reason, None)
+    if reason != "end":
+        again = fit(path, method="local_ritz", tol=1e-9, resume=True)
+        assert same_run(again, fit(None, method="local_ritz", tol=1e-9))
+
+
+@pytest.mark.parametrize("reason", ["angle", "residual", "stalled"])
+def test_an_end_that_more_rounds_would_not_change_is_kept(tmp_path, reason):
+    path = tmp_path / "run.ck"
+    options = {
+        "angle": {"method": "local_ritz", "tol": 1e-9},
+        "residual": {"X": np.eye(50), "method": "local_ritz", "tol": 1e-9},
+        "stalled": {"steps": 40, "tol": 1e-12, "max_rounds": 60},
+    }[reason]
+    assert reasons(path, **options) == (reason, reason)
+    before = path.read_bytes()
+    assert reasons(path, resume=True, **options | {"max_rounds": 90}) == (reason, reason)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("reason", [None, "angle", "budget", "callback", "max_rounds", "degraded"])
+def test_a_keeper_keeps_final_reasons_only(tmp_path, reason):
+    keeper = Keeper(tmp_path / "run.ck", 3, {"seed": 1})
+    point = checkpoint.Checkpoint(State(np.eye(4, 2), 2), (), (), reason)
+    assert [keeper.due(replace(point.state, round=t), ends=False) for t in (2, 3, 6)] == [0, 1, 1]
+    assert keeper.due(point.state, ends=True)
+    keeper.keep(point)
+    assert keeper.found().reason == ("angle" if reason == "angle" else None)
+    assert not Keeper(None, 1, {}).due(point.state, ends=True)
+    assert not replace(keeper, missing={2}).due(point.state, ends=True)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "how"),
+    [
+        (0, {"method": "local_ritz", "tol": 1e-6}),
+        (3, {"method": "dpi", "tol": 1e-3, "max_rounds": 200}),
+    ],
+)
+def test_a_run_that_lost_a_shard_is_never_kept_and_a_later_one_does_not_rest_on_it(
+    tmp_path, rounds, how
+):
+    class Losing(Inline):
+        products = 0
+
+        def map(self, task, order=None):
+            self.products += isinstance(task.task, (LeadingFactor, PowerSteps, Refine))
+            here = [n for n in self.numbers(order) if n != 1 or self.products <= rounds]
+            yield from super().map(task, here)
+
+    path = tmp_path / "run.ck"
+    with pytest.warns(lp.DegradedWarning):
+        lost = fit(path, engine=Losing(), on_loss="degrade", retries=0, **how)
+    assert (lost.reason, lost.converged) == ("degraded", False)
+    assert lost.history[-1].angle <= how["tol"]  # of what is left
+    assert path.exists() == (rounds > 0)
+    if rounds:
+        kept = checkpoint_of(path)
+        assert (kept["reason"], len(kept["history"])) == (None, rounds)
+    again = fit(path, resume=True, **how)
+    assert again.converged
+    assert same_run(again, fit(None, **how))
+
+
+def full_state(kind, **more):
+    """A state of each kind in which nothing has its default."""
+    rng = np.random.default_rng(0)
+    Z = np.linalg.qr(rng.standard_normal((9, 2)))[0]
+    probes = draw(Z, (3, 2), 2, 1e-7)
+    probes = probes.learn(probes.following, 2 * probes.following + 1)
+    pairs = {name: (rng.random((9, 2)), rng.random((9, 2)))
+             for name in ("exact", "reference", "base", "joined")}  # fmt: skip
+    return kind(Z, 3, 5, pace=2, noise=0.25, hidden=1.5, probes=probes, lacking=0.125, draws=2,
+                resting=True, **pairs, **more)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (State, {}),
+        (RitzState, {"space": np.eye(9, 4), "rank": 2, "block": 3, "values": np.arange(4.0)}),
+        (LanczosState, {"space": np.eye(9, 4), "block": 3, "whole": True, "spread": 0.5}),
+        (FactoredState, {"sizes": np.arange(3.0)}),
+    ],
+    ids=["State", "RitzState", "LanczosState", "FactoredState"],
+)
+def test_a_state_is_read_as_it_was_written_to_the_last_bit(tmp_path, kind, more):
+    def same(a, b):
+        if is_dataclass(a):
+            names = [entry.name for entry in fields(a)]
+            return type(a) is type(b) and all(same(getattr(a, n), getattr(b, n)) for n in names)
+        if isinstance(a, tuple):
+            return len(a) == len(b) and all(map(same, a, b))
+        if isinstance(a, np.ndarray):
+            return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return type(a) is type(b) and a == b
+
+    path, identity = tmp_path / "run.ck", {"seed": 1, "tol": 1e-3}
+    history = (lp.Record(1, 4, 5, 6, 0.5, 7, 0.25, 0.125, False, 0.75),)
+    records = (Round("iterate", "PowerSteps", 1, 2, 3, 4, 5, 6, True),)
+    point = checkpoint.Checkpoint(full_state(kind, **more), history, records, "angle")
+    checkpoint.save(path, point, identity)
+    again = checkpoint.load(path, identity)
+    assert same(point.state, again.state)
+    assert (again.history, again.records, again.reason) == (history, records, "angle")
+    content = path.read_bytes()
+    for name in identity:
+        with pytest.raises(lp.DataError, match=f"another run, with other {name}"):
+            checkpoint.load(path, identity | {name: 2})
+    for wrong, message in (
+        (content[:-1] + bytes([content[-1] ^ 1]), "torn or damaged"),
+        (b"LPCK0001" + content[8:], "no checkpoint of this version"),
+    ):
+        path.write_bytes(wrong)
+        with pytest.raises(lp.DataError, match=message):
+            checkpoint.load(path, identity)
+
+
+def test_a_digest_tells_shapes_and_types_apart_not_only_to_the_last_bit():
+    A = np.arange(6.0)
+    assert checkpoint.digest(A) == checkpoint.digest(A.copy())
+    others = (A.reshape(2, 3), A.reshape(3, 2), A.view(np.int64), A[:5], -A)
+    assert len({checkpoint.digest(each) for each in (A, *others)}) == 6

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import psutil
@@ -14,6 +15,7 @@ import pytest
 from helpers import with_spectrum
 
 import localpower as lp
+from localpower import overview
 from localpower.cli import main
 
 A = with_spectrum(120, 0.6 ** np.arange(8), seed=3)
@@ -222,6 +224,96 @@ def test_outputs_are_checked_before_the_work(rows, tmp_path):
     assert np.array_equal(np.load(rows), A)
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """Rows in two files of a folder."""
+    (tmp_path / "data").mkdir()
+    for number in range(2):
+        np.save(tmp_path / "data" / f"r{number}.npy", A[60 * number : 60 * (number + 1)])
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv"])
+def test_transform_of_a_glob_can_be_repeated(folder, tmp_path, capsys, suffix):
+    assert status("fit", folder, "-k", 2, "-o", tmp_path / "model") == 0
+    scores = tmp_path / f"scores{suffix}"
+    for data in (folder / "r*.npy", folder):
+        for _ in range(2):
+            assert status("transform", tmp_path / "model", data, "-o", scores) == 0
+            written = np.load(scores) if suffix == ".npy" else np.loadtxt(scores, delimiter=",")
+            assert np.array_equal(written, lp.Result.load(tmp_path / "model").transform(A))
+
+
+@pytest.mark.parametrize("data", ["data/r*.npy", "data", "data/**"])
+def test_scores_that_are_also_data_are_neither_read_nor_written_over(
+    folder, tmp_path, capsys, monkeypatch, data
+):
+    monkeypatch.chdir(tmp_path)
+    assert status("fit", data, "-k", 2, "-o", "model") == 0
+    scores = folder / "r-scores.npy"
+    assert status("transform", "model", data, "-o", "data/r-scores.npy") == 0
+    before = scores.read_bytes()
+    assert status("transform", "model", data, "-o", "data/r-scores.npy") == 2
+    said = capsys.readouterr().err
+    assert f"-o data/r-scores.npy is there already, and {data} has it as DATA; delete it" in said
+    assert scores.read_bytes() == before
+    assert status("transform", "model", data, "-o", "data/r0.npy") == 2  # rows, perhaps
+    scores.unlink()  # as told
+    assert status("transform", "model", data, "-o", "data/r-scores.npy") == 0
+    assert scores.read_bytes() == before
+
+
+def test_a_model_in_the_folder_of_its_rows_is_not_taken_for_rows(folder, capsys):
+    for _ in range(2):
+        assert status("fit", folder, "-k", 2, "-o", folder / "model") == 0
+    assert status("transform", folder / "model", folder, "-o", folder.parent / "scores.npy") == 0
+    assert len(np.load(folder.parent / "scores.npy")) == len(A)
+    assert status("fit", folder / "**" / "*.npz", "-k", 2, "-o", folder / "model") == 2
+    assert "model.npz is there already, and " in capsys.readouterr().err
+
+
+def test_other_outputs_are_not_written_over_rows_either(folder, tmp_path, capsys):
+    (folder / "page.html").write_text("1,2\n3,4\n")
+    data = folder / "*.html"
+    assert status("fit", data, "-k", 1, "--report", folder / "page.html") == 2
+    assert "--report " in capsys.readouterr().err
+    assert status("fit", data, "-k", 1, "--checkpoint", folder / "page.html") == 2
+    assert "--checkpoint " in capsys.readouterr().err
+    (folder / "page.png").write_text("1,2\n3,4\n")
+    assert status("compare", folder / "*.png", "-k", 1, "-o", folder / "page.png") == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+NAMED = "who,a,b,c\nann,1,2,9\nbob,4,5,7\neve,7,1,3\nmax,2,8,4\n"
+
+
+@pytest.mark.filterwarnings("default::localpower.DataHint")
+def test_the_command_finds_columns_by_name(tmp_path, capsys):
+    rows, other, model = tmp_path / "rows.csv", tmp_path / "other.csv", tmp_path / "model"
+    rows.write_text(NAMED)
+    table = [line.split(",") for line in NAMED.splitlines()]
+    other.write_text("".join(f"{c},{b},{a}\n" for _, a, b, c in table))  # and nobody's name
+    for drop in ("who", "0"):
+        assert status("fit", rows, "-k", 2, "--drop", drop, "--center", "-o", model) == 0
+        for data in (rows, other):
+            assert status("transform", model, data, "-o", tmp_path / f"{data.stem}.npy") == 0
+        same, mixed = (np.load(tmp_path / f"{name}.npy") for name in ("rows", "other"))
+        assert np.allclose(same, mixed)
+        assert "left out" not in capsys.readouterr().err
+    other.write_text(NAMED.replace("b", "x"))
+    assert status("transform", model, other, "-o", tmp_path / "x.npy") == 1
+    assert "columns of the model are missing: 'b'" in capsys.readouterr().err
+    other.write_text("".join(f"{who},{a},{b},{who},{c}\n" for who, a, b, c in table))
+    other.write_text(other.read_text().replace("who", "name", 1).replace("who", "more"))
+    assert status("transform", model, other, "-o", tmp_path / "x.npy") == 0
+    assert "does not have are left out: 'more'" in capsys.readouterr().err
+    assert np.allclose(np.load(tmp_path / "x.npy"), same)
+    for option, value in (("--drop", "b,who"), ("--columns", "a,c")):
+        assert status("transform", model, rows, option, value, "-o", tmp_path / "x.npy") == 1
+        said = capsys.readouterr().err
+        assert "needs columns that are left out: 'b'; take them off --drop" in said
+
+
 def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
     run = subprocess.Popen(
         [
@@ -260,6 +352,32 @@ def test_version_and_help():
         assert len(out.stdout.splitlines()) < 50
 
 
+def test_the_plan_of_a_shape_has_its_type_and_memory(capsys):
+    assert status("plan", "20000x4000", "-k", 3) == 0
+    wide = capsys.readouterr().out
+    assert status("plan", "20000x4000", "-k", 3, "--dtype", "float32") == 0
+    narrow = capsys.readouterr().out
+    assert "to 1e-08" in wide
+    assert "to 3e-04" in narrow  # what is aimed at in single precision
+    assert status("plan", "20000x4000", "-k", 3, "--memory", "100MB") == 0
+    assert "memory" in capsys.readouterr().out
+    assert "memory" not in wide
+    assert status("plan", "20000x4000", "-k", 3, "--memory", "much") == 2
+    assert "--memory much is no size" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["drop", "columns", "label", "key", "delimiter", "cache"])
+def test_a_shape_has_nothing_to_read(option, capsys):
+    assert status("plan", "100x20", "-k", 3, f"--{option}", "a") == 2
+    assert f"--{option} is for reading files, and 100x20 is a shape" in capsys.readouterr().err
+
+
+def test_a_latency_that_is_not_known_is_answered_with_those_that_are(capsys):
+    assert status("plan", "100x20", "-k", 3, "--latency", "fast") == 2
+    said = capsys.readouterr().err
+    assert "--latency: 'fast': give seconds, or one of 'one machine', 'rack'" in said
+
+
 def test_the_plan_is_printed_for_a_shape_and_for_data(rows):
     for what in ("100000x50", rows):
         out = command("plan", what, "-k", 2, "-m", 4, "--latency", "wide area")
@@ -272,4 +390,28 @@ def test_the_plan_is_printed_for_a_shape_and_for_data(rows):
 def test_a_fit_says_what_was_chosen_and_why(rows):
     out = command("fit", rows, "-k", 2, "--seed", 1)
     assert "chosen: gram: 1 round" in out.stdout
-    assert "converged: sine of the angle" in out.stdout
+    assert "converged: the sine of the angle" in out.stdout
+    assert overview.PROVEN in out.stdout.splitlines()
+
+
+def test_rounds_tell_their_steps_and_how_sure_they_are(tmp_path, capsys):
+    tail = with_spectrum(400, np.r_[3, 2.5, 2.2, np.linspace(1, 0.8, 97)], seed=5)
+    np.save(tmp_path / "rows.npy", tail)
+    asked = ["fit", tmp_path / "rows.npy", "-k", 3, "--tol", 1e-6, "--seed", 0]
+    tested = command(*asked, "--method", "block_lanczos").stdout.splitlines()
+    assert tested[0].split() == ["round", "steps", "up", "down", "seconds", "angle", "sure"]
+    last = next(line for line in tested if line.startswith("block_lanczos"))
+    assert re.search(r"e-\d\d +p = \de-\d\d$", tested[tested.index(last) - 1])
+    merged = command(*asked, "--method", "local_ritz", "--start", "merged").stdout
+    assert re.search(r"\de-\d\d +proven$", merged, re.M)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert status(*asked, "--method", "dpi", "--certainty", "proven") == 0
+    doubted = capsys.readouterr()
+    assert "\nnot converged (unsure): if nothing was missed, " in doubted.out
+    assert (
+        "take --method local_ritz with --start random or a larger one, as 'merged:200'"
+        in doubted.err
+    )
+    assert status(*asked, "--certainty", "2") == 2
+    assert status(*asked, "--certainty", "sure") == 2

@@ -160,6 +160,30 @@ def test_mistakes_are_said_before_anything_runs():
         lp.compare(np.where(A > 0.1, np.nan, A), K)
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"tol": None}, ValueError, "tol=None is the sine of an angle: take 0 <= tol < 1"),
+        ({"tol": "small"}, ValueError, "tol='small' is the sine"),
+        ({"max_rounds": None}, TypeError, "max_rounds=None must be a whole number"),
+        ({"max_rounds": "9"}, TypeError, "max_rounds='9' must be a whole number"),
+        ({"methods": None}, TypeError, "methods=None must be names, as 'local_ritz,dpi'"),
+        ({"methods": [3]}, TypeError, r"methods=\[3\] must be names"),
+    ],
+)
+def test_arguments_of_another_type_are_named(options, error, message):
+    with pytest.raises(error, match=message):
+        lp.compare(A, K, **options)
+
+
+def test_a_method_that_is_not_there_is_answered_with_those_that_are_or_why_not():
+    found = lp.compare(A, K, methods="uda,local_power:steps=0", max_rounds=2)
+    with pytest.raises(KeyError, match=r"no method 'wda' in this comparison.*'uda'"):
+        found["wda"]
+    with pytest.raises(KeyError, match="'local_power:steps=0' did not run: failed: steps=0"):
+        found["local_power:steps=0"]
+
+
 def test_it_tells_what_is_next_and_warns_of_nothing():
     told = []
     lp.compare(A, K, methods="uda,dpi", tol=1e-9, max_rounds=2, progress=told.append)

@@ -15,6 +15,7 @@ from browser import browser, faint, opened, overflowing
 from test_examples import EXAMPLES, PICTURES
 
 import localpower as lp
+from localpower import overview
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -116,6 +117,14 @@ def test_code_is_nowhere_but_in_blocks_that_are_run(page):
     text = page.read_text(encoding="utf-8")
     assert {found[1] for found in FENCE.findall(text)} <= {"python", "console", *DIRECTIVES}
     assert not re.search(r"```|~~~|^ {4}\S|>>>", FENCE.sub("", text), re.M)
+
+
+def test_the_table_of_reasons_says_what_the_page_of_a_run_says():
+    text = (DOCS / "certificate.md").read_text(encoding="utf-8").replace("`", "")
+    rows = {row.split("|")[1].strip(): row for row in text.splitlines() if row.startswith("|")}
+    for reason, (why, advice) in overview.ENDS.items():
+        assert why in rows[f'"{reason}"']
+        assert advice in rows[f'"{reason}"']
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,10 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import sklearn.decomposition
@@ -170,3 +172,20 @@ def test_digits():
 def test_too_many_components_name_the_shape():
     with pytest.raises(ValueError, match=r"11.*n_features=10"):
         lp.PCA(11).fit(X)
+
+
+def test_columns_are_found_by_name_whether_files_or_frames_were_fitted(tmp_path):
+    frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(10)])
+    mixed = frame.iloc[:, ::-1]
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    mixed.to_csv(tmp_path / "mixed.csv", index=False)
+    expected = lp.PCA(2, **EXACT).fit(X).transform(X)
+    for rows in (tmp_path / "rows.csv", frame):
+        model = lp.PCA(2, **EXACT).fit(rows)
+        for data in (tmp_path / "mixed.csv", tmp_path / "rows.csv", frame, X):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of scikit-learn, where an array has no names
+                assert np.allclose(model.transform(data), expected)
+    assert np.allclose(lp.PCA(2, **EXACT).fit(tmp_path / "rows.csv").transform(mixed), expected)
+    with pytest.raises(ValueError, match="feature names should match"):
+        lp.PCA(2, **EXACT).fit(frame).transform(mixed)  # as all estimators of scikit-learn do

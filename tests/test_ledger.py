@@ -1,5 +1,6 @@
 """The account equals the closed formula of every method."""
 
+import sys
 from itertools import product
 
 import numpy as np
@@ -8,9 +9,13 @@ import scipy.sparse as sp
 from helpers import ENGINES, METHODS, with_spectrum
 
 import localpower as lp
+from localpower.checkpoint import Checkpoint
 from localpower.core.ledger import arrays, regular
-from localpower.core.tasks import Eigenvectors, Weighed
+from localpower.core.tasks import Describe, Eigenvectors, Weighed
+from localpower.data.partition import contiguous
+from localpower.data.source import open_source
 from localpower.engines.inline import Inline
+from localpower.engines.wrappers import KEPT, Metered
 
 SIZES = [40, 1, 0, 30, 29]  # one shard with a row, one without
 N, D, M, K, R = 100, 13, 5, 3, 4
@@ -25,6 +30,11 @@ def words(ledger, phase):
 
 def triangles(width, sizes=SIZES):
     return sum(min(s, width) * width for s in sizes)
+
+
+def spreads(width, shards=M):
+    """Means of rows along a basis, and the triangles of their deviations, if not centred."""
+    return shards * (width + width * (width + 1) // 2)
 
 
 @pytest.mark.parametrize("engine", ENGINES, indirect=True)
@@ -42,9 +52,8 @@ def triangles(width, sizes=SIZES):
 )
 def test_rounds_of_local_power(engine, itemsize, options, up_per_round):
     blocks = [block.astype(f"f{itemsize}") for block in BLOCKS]
-    ledger = lp.svd(
-        blocks, K, width=R, steps=4, max_rounds=6, engine=engine, rng=0, **options
-    ).ledger
+    options = options if "method" in options else {"steps": 4} | options
+    ledger = lp.svd(blocks, K, width=R, max_rounds=6, engine=engine, rng=0, **options).ledger
     iterate = ledger.phase("iterate")
     assert iterate.rounds == 6
     assert iterate.messages == 6 * 2 * M
@@ -54,7 +63,7 @@ def test_rounds_of_local_power(engine, itemsize, options, up_per_round):
     for record in iterate.records:
         assert (record.messages, record.words_up) == (2 * M, M * up_per_round)
     factors = ledger.phase("factors")
-    assert (factors.words_down, factors.words_up) == (M * D * R, triangles(R))
+    assert (factors.words_down, factors.words_up) == (M * D * R, triangles(R) + spreads(R))
 
 
 def test_aligning_at_the_worker_uploads_half():
@@ -85,7 +94,7 @@ def test_one_shot_baselines_send_the_vectors_that_a_shard_has(engine):
             result = lp.svd(blocks, K, method=method, engine=engine, rng=0)
             ledger = result.ledger
             assert words(ledger, "iterate") == (0, D * vectors + extra)
-            assert words(ledger, "factors") == (M * D * K, triangles(K))
+            assert words(ledger, "factors") == (M * D * K, triangles(K) + spreads(K))
             for part in (ledger.phase("iterate"), ledger.phase("factors")):
                 assert part.bytes_up == itemsize * part.words_up
                 assert part.bytes_down == itemsize * part.words_down
@@ -171,3 +180,76 @@ def test_a_regular_message_has_the_same_numbers_in_arrays_that_blas_takes_as_the
         assert found_array.flags.aligned, name
         assert np.array_equal(found_array, getattr(reply.content, name))
     assert (found.words, found.key, found.number) == (12, "2.0", 3)
+
+
+class Counted(list):
+    """Counts the entries that are looked at."""
+
+    looks = 0
+
+    def __iter__(self):
+        for entry in super().__iter__():
+            self.looks += 1
+            yield entry
+
+    def __getitem__(self, place):
+        found = super().__getitem__(place)
+        self.looks += len(found) if isinstance(place, slice) else 1
+        return found
+
+
+def calls_and_looks(rounds, monkeypatch, tmp_path):
+    """Function calls and entries of the account that a run of so many rounds takes."""
+    accounts = []
+
+    class Watched(Metered):
+        def __init__(self, engine):
+            super().__init__(engine)
+            self._rounds = Counted()
+            accounts.append(self._rounds)
+
+    class Written(Checkpoint):
+        count = 0
+
+        def __init__(self, *parts):
+            Written.count += 1
+            super().__init__(*parts)
+
+    monkeypatch.setattr("localpower.api.Metered", Watched)
+    monkeypatch.setattr("localpower.api.Checkpoint", Written)
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    options = {"method": "dpi", "max_rounds": rounds, "engine": "inline", "rng": 0}
+    options |= {"checkpoint": tmp_path / str(rounds), "every": 10**6, "max_bytes": 1e18}
+    sys.setprofile(count)
+    try:
+        result = lp.svd(A[:20, :5], 1, workers=1, **options)
+    finally:
+        sys.setprofile(None)
+    assert len(result.history) == rounds
+    assert Written.count == 0
+    return calls, accounts[0].looks
+
+
+def test_a_round_costs_the_same_however_many_went_before(monkeypatch, tmp_path):
+    calls_and_looks(2, monkeypatch, tmp_path)  # the first run does what is done once
+    rounds = 2 * KEPT, 4 * KEPT, 8 * KEPT  # up to KEPT at either end, times are kept
+    found = [calls_and_looks(n, monkeypatch, tmp_path) for n in rounds]
+    calls, looks = (np.diff(counts) / np.diff(rounds) for counts in zip(*found, strict=True))
+    assert abs(calls[1] - calls[0]) < 1
+    assert (looks <= 3).all()
+
+
+def test_the_account_since_a_round_is_the_rest_of_it():
+    with Metered(Inline()) as engine:
+        engine.place(contiguous(open_source(A), 3).shards)
+        for _ in range(5):
+            engine.sum(Describe(extremes=False))
+        assert engine.hops == 5
+        assert engine.since(0) == engine.ledger
+        assert engine.since(3).records == engine.ledger.records[3:]
+        assert engine.since(5).records == ()

@@ -12,6 +12,7 @@ from localpower.engines.inline import Inline
 from localpower.overview import TIMES, UNITS, quantity
 
 A = with_spectrum(300, 0.8 ** np.arange(12), seed=3)
+TAIL = with_spectrum(400, np.r_[3, 2.5, 2.2, np.linspace(1, 0.8, 97)], seed=5)
 PIXELS = with_spectrum(200, 0.8 ** np.arange(64), seed=4)
 LONG = [f"a_very_long_name_of_a_measured_quantity_{'x' * 60}_<b>{n}</b>" for n in range(12)]
 MARK = ".panel.{} [data-tip]"
@@ -38,12 +39,19 @@ def stopped():
         return lp.svd(A, 3, steps=4, tol=1e-12, max_rounds=6, workers=4, rng=0)
 
 
+def unsure():
+    with pytest.warns(lp.ConvergenceWarning, match="unsure"):
+        return lp.svd(TAIL, 3, method="dpi", tol=1e-8, certainty="proven", workers=4, rng=0)
+
+
 def named():
     return lp.pca(pd.DataFrame(A, columns=LONG), 3, workers=4, rng=0)
 
 
 RUNS = {
-    "certified": (lambda: lp.pca(A, 3, method="local_ritz", tol=1e-8, workers=4, rng=0), A),
+    "certified": (lambda: lp.pca(A, 3, method="block_lanczos", tol=1e-8, workers=4, rng=0), A),
+    "unsure": (unsure, TAIL),
+    "tested": (lambda: lp.svd(TAIL, 3, method="dpi", tol=1e-8, workers=4, rng=0), TAIL),
     "not converged": (stopped, A),
     "one shot": (lambda: lp.svd(A, 3, method="uda", workers=4, rng=0), A),
     "exact": (lambda: lp.pca(A, 3, method="gram", workers=100, rng=0), A),
@@ -94,6 +102,7 @@ def test_curves_are_drawn_and_hovering_tells_their_values(chromium, pages):
             assert f"round {record.round}," in said
             assert f"at most {record.angle:.2e}" in said
             assert f"residual {record.residual:.2e}" in said
+            assert ("(proven)" in said) == (record.proven and record.angle < 1)
         page.mouse.move(5, 5)
         assert not page.locator("#tip").is_visible()
 
@@ -161,6 +170,18 @@ def test_a_page_prints_in_dark_ink_on_one_width_of_paper(chromium, pages):
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
         assert browser.overflowing(page) == []
         assert browser.faint(page) == []
+
+
+@pytest.mark.parametrize("name", ["tested", "unsure"])
+def test_points_tell_how_sure_they_are(chromium, pages, name):
+    result, path = pages(name)
+    last = result.history[-1]
+    with browser.opened(chromium, path) as page:
+        page.locator(MARK.format("rounds")).last.hover()
+        said = page.locator("#tip").inner_text()
+    assert (
+        f"at most {last.angle:.2e} ({f'p = {last.p:.0e}' if last.p < 1 else 'not certain'})" in said
+    )
 
 
 def test_a_degraded_run_names_the_rows_that_are_missing(chromium, pages):

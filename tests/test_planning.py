@@ -105,6 +105,60 @@ def test_mistakes_are_named(options, message):
         lp.plan((N, D), **({"rank": 3} | options))
 
 
+MISTAKES = [
+    ({"rank": 5.0}, TypeError, r"rank=5\.0 must be a whole number"),
+    ({"rank": "5"}, TypeError, r"rank='5' must be a whole number"),
+    ({"rank": True}, TypeError, r"rank=True must be a whole number"),
+    ({"rank": 0}, ValueError, r"rank=0 must be 1 or more"),
+    ({"width": 2}, ValueError, r"width=2: take 3 \(the rank\) to 13 \(the columns\)"),
+    ({"width": 14}, ValueError, r"width=14: take 3 .* to 13"),
+    ({"width": 5.0}, TypeError, r"width=5\.0 must be a whole number"),
+    ({"workers": 0}, ValueError, r"workers=0 must be 1 or more"),
+    ({"workers": -1}, ValueError, r"workers=-1 must be 1 or more"),
+    ({"workers": 2.5}, TypeError, r"workers=2\.5 must be a whole number"),
+    *(({"tol": tol}, ValueError, rf"tol={tol} is the sine .* 0 < tol < 1") for tol in (-1, 0, 1)),
+    ({"tol": float("nan")}, ValueError, r"tol=nan is the sine of an angle"),
+    ({"tol": "small"}, TypeError, r"tol='small' must be a number"),
+    ({"latency": None}, TypeError, r"latency=None must be a number"),
+    ({"bandwidth": "fast"}, TypeError, r"bandwidth='fast' must be a number"),
+    *(({"flops": rate}, ValueError, rf"flops={rate} must be above 0") for rate in (0, -1)),
+    ({"flops": None}, TypeError, r"flops=None must be a number"),
+    ({"scale": "unit"}, ValueError, r"scale='unit' is not known: take one of max, minmax, std"),
+]
+
+
+@pytest.mark.parametrize("data", [(N, D), np.ones((N, D))], ids=["shape", "data"])
+@pytest.mark.parametrize(("options", "error", "message"), MISTAKES)
+def test_every_argument_is_checked_before_anything_is_computed(data, options, error, message):
+    with pytest.raises(error, match=message):
+        lp.plan(data, **({"rank": 3} | options))
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 4, 3), (0, 5), (-3, 5), (5.0, 4), (True, True)])
+def test_what_is_no_shape_is_said_to_be_none(shape):
+    with pytest.raises(ValueError, match=r"a shape is two whole numbers, \(rows, columns\)"):
+        lp.plan(shape, 1)
+
+
+def test_a_shape_of_numpys_numbers_is_one():
+    shape = np.int64(N), np.int64(D)
+    assert str(lp.plan(shape, np.int64(3))) == str(lp.plan((N, D), 3))
+
+
+def test_the_type_is_that_of_a_shape_and_data_have_their_own():
+    narrow = lp.plan((N, D), 3, dtype="float32")
+    assert narrow["dpi"].bytes_up < lp.plan((N, D), 3, tol=3e-4)["dpi"].bytes_up
+    with pytest.raises(ValueError, match="dtype='float16' is not known: take 'float32'"):
+        lp.plan((N, D), 3, dtype="float16")
+    with pytest.raises(ValueError, match=r"dtype='float32' is for a shape.*localpower\.read"):
+        lp.plan(A, 3, dtype="float32")
+
+
+def test_a_method_that_is_not_there_is_answered_with_those_that_are():
+    with pytest.raises(KeyError, match=r"no method 'lanczos' in this plan.*'block_lanczos'"):
+        lp.plan((N, D), 3)["lanczos"]
+
+
 def test_a_sample_of_a_large_matrix_tells_its_spectrum(monkeypatch):
     monkeypatch.setattr("localpower.planning.SAMPLE_FLOPS", 2e6)
     X = np.random.default_rng(0).standard_normal((20_000, 50)) * 0.8 ** np.arange(50)
@@ -151,6 +205,8 @@ def test_predicted_rounds_and_bytes_are_within_twice_of_the_measured_ones(spectr
             row = methods[method]
             if row["reached"] != "True":
                 continue
+            if method in ("block_krylov", "local_ritz") and row["rounds"] == "1" and d > 40:
+                continue  # a merged start was right, which a run learns from its first product
             wide = 5 if method in ("dpi", "local_power halving") else min(10, d)
             problem = Problem(
                 sizes=(rows // shards,) * shards, columns=d, entries=rows * d, itemsize=8, rank=5,
@@ -264,9 +320,8 @@ def test_degenerate_spectra_have_a_plan():
     for values in (np.zeros(20), np.ones(20), np.r_[np.ones(3), np.zeros(17)]):
         decay = Decay(values, 20, 3, 8, 1e-8)
         assert decay.power() >= 1
-        assert decay.krylov() <= 4
+        assert decay.merged() == 1
         assert decay.lanczos(4) <= 5
-        assert decay.ritz() <= 4
 
 
 # Rounded messages
@@ -333,7 +388,9 @@ def test_float32_rows_send_float32_anyway(rows):
 
 
 def test_exact_methods_are_not_rounded():
-    with pytest.raises(ValueError, match="wire='float32' is for methods that iterate"):
+    with pytest.raises(
+        ValueError, match=r"wire='float32' means nothing to method='gram'.*local_ritz"
+    ):
         lp.svd(A, K, method="gram", wire="float32")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -164,12 +164,13 @@ def test_all_that_is_sent_besides_numbers_is_small():
 # Words
 
 
+LONG_TAIL = with_spectrum(400, np.r_[3, 2.5, 2.2, np.linspace(1, 0.8, 97)], seed=5)
 VERDICTS = {
     "Certified": {"method": "local_ritz", "tol": 1e-8},
     "Exact, up to rounding": {"method": "tsqr"},
     "Nothing is certified": {"method": "uda"},
-    "Ended with a known bound": {"method": "local_ritz", "max_rounds": 3},
-    "Nothing is certified yet": {"method": "block_krylov", "max_rounds": 1, "warm": False},
+    "Ended with a known bound": {"method": "block_lanczos", "max_rounds": 3},
+    "Nothing is certified yet": {"method": "block_krylov", "max_rounds": 1, "start": "random"},
 }
 
 
@@ -180,7 +181,43 @@ def test_the_verdict_says_what_is_known(title):
     assert found.title == title
     if (result.history[-1].angle or 1) < 1:
         assert f"at most {result.history[-1].angle:.1e}" in found.text
-        assert ("proven:" in found.text) == result.history[-1].rigorous
+    proven = bool(result.history[-1].proven)
+    assert (overview.PROVEN in found.text) == proven == (title not in ("Nothing is certified",
+        "Nothing is certified yet"))  # fmt: skip
+
+
+SURE = {
+    overview.PROVEN: {"method": "local_ritz", "tol": 1e-6},
+    overview.TESTED: {"method": "block_lanczos", "tol": 1e-6},
+    overview.DOUBTED: {"method": "block_lanczos", "max_rounds": 5},
+    overview.UNTESTED: {"method": "block_lanczos", "tol": 1e-6, "certainty": "proven"},
+}
+
+
+@pytest.mark.filterwarnings("ignore::localpower.ConvergenceWarning")
+@pytest.mark.parametrize("words", SURE, ids=["proven", "tested", "doubted", "untested"])
+def test_a_bound_is_stated_as_surely_as_it_is_known_and_no_more(words):
+    result = lp.svd(LONG_TAIL, 3, workers=4, rng=0, **SURE[words])
+    last, known = result.history[-1], result.certificate
+    sure = known.sure(1e-6) and words != overview.UNTESTED
+    assert last.angle < 1
+    assert (last.proven, last.p) == (known.proven, known.p)
+    said = words.format(overview.odds(known.p)) if "{}" in words else words
+    texts = overview.verdict(result).text, str(result), report.page(result)
+    if result.run["tol"]:
+        asked = ", proven" if words == overview.UNTESTED else ", proven or with p ≤ 1e−6"
+        assert f"to a sine of 1e−6{asked}<" in texts[-1]
+    assert all(said in text for text in texts)
+    assert all(("if nothing was missed" in text.lower()) == (not sure) for text in texts)
+    assert result.converged == (sure and result.run["tol"] > 0)
+    exact = np.linalg.svd(LONG_TAIL)[2][:3].T
+    assert lp.subspace_distance(exact, result.components.T) <= 10 * last.angle
+
+
+def test_odds_are_rounded_down_to_two_digits_and_never_promise_more_than_p():
+    for p in (0.9, 0.5, 0.031, 1e-3, 8.2e-7, 3e-12):
+        times = int(overview.odds(p).removeprefix("at most once in ").split()[0].replace(",", ""))
+        assert 0.9 / p <= times * 1.1 <= 1.1 / p
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -261,7 +298,7 @@ def test_pages_are_written_where_they_can_be(tmp_path):
 
 
 def test_pictures_are_drawn_of_what_is_known(tmp_path):
-    result = lp.pca(A, 3, method="local_ritz", tol=1e-8, workers=4, rng=0)
+    result = lp.pca(A, 3, method="dpi", tol=1e-8, max_rounds=99, workers=4, rng=0)
     for kind in ("convergence", "variance", "components", "scores", "shards", "timeline"):
         figure = result.plot(kind, A)
         assert len(figure.axes) == 1 + (kind == "components")  # and its colour bar

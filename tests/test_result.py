@@ -1,14 +1,26 @@
 """Results: on disk, continued, seeded, stopped."""
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from helpers import same_bits, with_spectrum
+from helpers import METHODS, same_bits, with_spectrum
 
 import localpower as lp
+from localpower import overview
+from localpower.overview import look
 
 A = with_spectrum(200, 0.6 ** np.arange(9), seed=3)
 
@@ -55,12 +67,38 @@ def test_notebooks_get_small_tables_well_formed_and_escaped():
 def test_a_result_prints_as_a_table_that_says_what_is_known():
     text = str(lp.svd(A, 3, method="local_ritz", tol=1e-8, workers=4, rng=0))
     assert text.startswith("local_ritz: rank 3 of 200 x 9 float64 in 4 shards, ")
-    assert "converged: sine of the angle to the answer at most" in text
-    assert len(text.splitlines()) == 3 + 1 + 3
+    assert "\nconverged: the sine of the angle to the answer is at most" in text
+    assert f"\n{overview.PROVEN}\n" in text
+    assert len(text.splitlines()) == 4 + 1 + 3
     many = str(lp.svd(np.eye(40), 30, method="tsqr", rng=0))
-    assert "exact, up to rounding" in many
+    assert f"\nexact, up to rounding\n{overview.NO_GAP}\n" in many
+    exact = str(lp.svd(A, 3, method="tsqr", rng=0))
+    assert "\nexact, up to rounding: the sine of the angle to the answer is at most" in exact
+    assert f"\n{overview.PROVEN}\n" in exact
     assert many.endswith("and 10 components more")
-    assert "give tol=" in str(lp.svd(A, 3, method="dpi", rng=0))
+    assert "Give tol=1e-8 for a certificate." in str(lp.svd(A, 3, method="dpi", rng=0))
+    early = str(lp.svd(A, 3, method="block_lanczos", max_rounds=1, rng=0))
+    assert "not certified: max_rounds was reached\nRaise max_rounds" in early
+
+
+@pytest.mark.filterwarnings("ignore::localpower.ConvergenceWarning")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("tol", [0, 1e-8])
+def test_lines_of_a_result_that_is_printed_are_short(method, tol):
+    tail = with_spectrum(400, np.r_[3, 2.5, 2.2, np.linspace(1, 0.8, 97)], seed=5)
+    for rows in (A, tail, np.eye(40)):
+        text = str(lp.svd(rows, 3, method=method, tol=tol, max_rounds=7, workers=4, rng=0))
+        assert max(map(len, text.splitlines())) <= 100, text
+
+
+@pytest.mark.parametrize(("tol", "reason"), [(1e-6, "unsure"), (1e-14, "rounding")])
+def test_numbers_are_blamed_only_where_more_digits_would_help(tol, reason):
+    flat = np.random.default_rng(1).standard_normal((500, 60))
+    how = {"method": "local_ritz", "certainty": "proven", "max_rounds": 60, "workers": 4, "rng": 0}
+    with pytest.warns(lp.ConvergenceWarning, match=reason):
+        result = lp.svd(flat, 2, tol=tol, **how)
+    assert (result.reason, result.converged) == (reason, False)
+    assert overview.ENDS[reason][0] in overview.verdict(result).text
 
 
 def test_saving_replaces_a_model(tmp_path):
@@ -185,6 +223,138 @@ def test_transform_takes_text_that_happens_to_be_narrower(tmp_path):
     assert np.allclose(model.transform(tmp_path / "rows.svm"), expected @ model.components.T)
 
 
+NAMES = [f"c{j}" for j in range(9)]
+MIXED = [4, 0, 8, 1, 7, 2, 6, 3, 5]
+
+
+def in_files(suffix, write):
+    """Rows in two files, each with its columns in an order of its own."""
+
+    def data(frame, folder):
+        for name, part in (("1", frame[:90]), ("2", frame[90:][frame.columns[::-1]])):
+            write(part, folder / f"{name}{suffix}")
+        return folder
+
+    return data
+
+
+def opened(frame, folder):
+    frame.to_csv(folder / "rows.csv", index=False)
+    return lp.read(folder / "rows.csv")
+
+
+DATA = {
+    "pandas": lambda frame, folder: frame,
+    "polars": lambda frame, folder: pl.from_pandas(frame),
+    "arrow": lambda frame, folder: pa.Table.from_pandas(frame),
+    "dask": lambda frame, folder: dd.from_pandas(frame, npartitions=3),
+    "frames": lambda frame, folder: [frame[:50], frame[50:][frame.columns[::-1]]],
+    "stream": lambda frame, folder: iter([frame[:50], frame[50:][frame.columns[::-1]]]),
+    "csv": in_files(".csv", lambda frame, path: frame.to_csv(path, index=False)),
+    "parquet": in_files(".parquet", lambda frame, path: frame.to_parquet(path)),
+    "feather": in_files(
+        ".feather", lambda frame, path: frame.reset_index(drop=True).to_feather(path)
+    ),
+    "read": opened,
+}
+
+
+@pytest.fixture(scope="module")
+def named():
+    """A model of rows with names."""
+    return lp.pca(pd.DataFrame(A, columns=NAMES), 3, scale="std", workers=2, rng=0)
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_transform_finds_columns_by_name_in_whatever_order(named, tmp_path, kind):
+    frame = pd.DataFrame(A, columns=NAMES)
+    data = DATA[kind](frame.iloc[:, MIXED], tmp_path)
+    assert np.allclose(named.transform(data), named.transform(A), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_transform_refuses_missing_columns_by_name(named, tmp_path, kind):
+    frame = pd.DataFrame(A, columns=NAMES).rename(columns={"c3": "c33", "c5": "x"})
+    data = DATA[kind](frame, tmp_path)
+    with pytest.raises(lp.DataError, match=r"columns of the model are missing: 'c3', 'c5'; it has"):
+        named.transform(data)
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_transform_leaves_out_columns_that_the_model_does_not_have_and_says_so(
+    named, tmp_path, kind
+):
+    frame = pd.DataFrame(A, columns=NAMES)
+    frame.insert(2, "more", np.nan if kind not in ("csv", "read") else 1e300)
+    if kind != "read":  # which takes all columns that are not left out
+        frame.insert(0, "who", "ann")
+    data = DATA[kind](frame, tmp_path)
+    extra = "'more'" if kind == "read" else "'who', 'more'|'more', 'who'"
+    with pytest.warns(lp.DataHint, match=rf"the model does not have are left out: ({extra})"):
+        scores = named.transform(data)
+    assert np.allclose(scores, named.transform(A), rtol=0, atol=1e-12)
+
+
+def test_an_open_source_is_not_changed_by_transform(named, tmp_path):
+    frame = pd.DataFrame(A, columns=NAMES).iloc[:, MIXED]
+    with opened(frame, tmp_path) as rows:
+        for _ in range(2):
+            assert np.allclose(named.transform(rows), named.transform(A), rtol=0, atol=1e-12)
+        assert rows.tables[0].names == tuple(frame.columns)
+        assert np.array_equal(np.concatenate(rows.pieces), A[:, MIXED])
+
+
+def test_a_shard_without_rows_may_have_its_columns_in_another_order(named):
+    frame = pd.DataFrame(A, columns=NAMES).iloc[:, MIXED]
+    for data in ([frame[:0], frame], lp.read([frame[:0], frame])):
+        assert np.allclose(named.transform(data), named.transform(A), rtol=0, atol=1e-12)
+
+
+def test_columns_in_another_order_stay_in_files_where_memory_is_short(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.standard_normal((200_000, 16)), columns=[f"c{j}" for j in range(16)])
+    frame.iloc[:, ::-1].to_parquet(tmp_path / "rows.parquet")
+    model = lp.svd(frame[:1000], 2, rng=0)
+    with lp.read(tmp_path / "rows.parquet", memory="16MiB") as rows:
+        assert rows.stored == frame.size * 8
+        scores = model.transform(rows)
+    assert np.allclose(scores, frame.to_numpy() @ model.components.T)
+
+
+def test_columns_that_the_model_does_not_have_are_not_even_read(named, tmp_path):
+    frame = pd.DataFrame(A, columns=NAMES).assign(more=np.arange(200.0)).iloc[:, ::-1]
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pandas(frame), path, write_page_checksum=True)
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    assert column.path_in_schema == "more"
+    with open(path, "r+b") as stream:
+        stream.seek(column.data_page_offset + 40)
+        stream.write(bytes(200))
+    with pytest.raises(lp.DataError, match="not a complete Parquet file"):
+        lp.svd(path, 2)
+    with pytest.warns(lp.DataHint, match="left out: 'more'"):
+        scores = named.transform(path)
+    assert np.allclose(scores, named.transform(A), rtol=0, atol=1e-12)
+
+
+def test_positions_count_where_either_side_has_no_names(named):
+    nameless = lp.pca(A, 3, scale="std", workers=2, rng=0)
+    mixed = pd.DataFrame(A, columns=[NAMES[j] for j in MIXED])
+    assert np.array_equal(nameless.transform(mixed), nameless.transform(A))
+    assert np.array_equal(named.transform(pd.DataFrame(A)), named.transform(A))
+    counted = lp.pca(pd.DataFrame(A), 3, scale="std", workers=2, rng=0)
+    assert np.array_equal(counted.transform(mixed), nameless.transform(A))
+    assert np.allclose(counted.transform(pd.DataFrame(A)[MIXED]), nameless.transform(A))
+    with pytest.raises(lp.DataError, match="8 columns where the model has 9"):
+        named.transform(pd.DataFrame(A[:, :8]))
+
+
+def test_a_page_of_rows_with_columns_in_another_order_shows_the_same_scores(named):
+    frame = pd.DataFrame(A, columns=NAMES)
+    same, mixed = (look(named, rows).scores.points for rows in (frame, frame.iloc[:, MIXED]))
+    assert np.allclose(same, mixed)
+
+
 def test_a_result_shows_itself_in_a_line():
     text = repr(lp.svd(A, 2, steps=4, rng=0))
     assert text.startswith("Result(rank=2, columns=9, method='local_power'")
@@ -194,3 +364,102 @@ def test_components_of_a_shuffled_fit_are_those_of_the_rows():
     a = lp.svd(A, 3, method="dpi", workers=4, max_rounds=100, shuffle=True, rng=0)
     b = lp.svd(A, 3, method="dpi", workers=4, max_rounds=100, rng=0)
     assert lp.subspace_distance(a.components.T, b.components.T) < 1e-12
+
+
+SAVING = """
+import os, signal, sys
+import numpy as np
+import localpower as lp
+folder, calls, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+A = np.random.default_rng(0).standard_normal((50, 6))
+model = lp.svd(A, 3, rng=0)
+done, replace = 0, os.replace
+
+def counted(a, b):
+    global done
+    done += 1
+    if done == calls and when == "full":
+        raise OSError(28, "No space left on device")
+    if done == calls and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(a, b)
+
+os.replace = counted
+try:
+    model.save(folder)
+except OSError:
+    sys.exit(3)
+print(done)
+"""
+
+
+def saved(folder, calls, when):
+    command = [sys.executable, "-c", SAVING, str(folder), str(calls), when]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("when", ["before", "full"])
+def test_a_save_that_is_killed_at_any_step_leaves_the_old_model_or_the_new(tmp_path, when, old):
+    B = np.random.default_rng(0).standard_normal((50, 6))
+    models = {k: lp.svd(B, k, rng=0) for k in (2, 3)}
+    steps = int(saved(tmp_path / "count", 0, "never").stdout)
+    assert steps >= 2
+    ranks = []
+    for step in range(1, steps + 1):
+        folder = tmp_path / str(step)
+        if old:
+            models[2].save(folder)
+        assert saved(folder, step, when).returncode == (3 if when == "full" else -signal.SIGKILL)
+        if old or (folder / "run.json").exists():
+            found = lp.Result.load(folder)
+            ranks.append(found.run["rank"])
+            assert same_bits(found, models[ranks[-1]])
+            assert len(found.history) == len(models[ranks[-1]].history)
+        else:
+            ranks.append(0)  # there was no model before, and is none yet
+        if when == "full" and step < steps:
+            left = ["model.npz", "run.json"] if old else []
+            assert sorted(p.name for p in folder.iterdir()) == left
+        saved(folder, step, when)  # and once more, over what that left
+        assert not old or lp.Result.load(folder).run["rank"] in (2, 3)
+        models[2].save(folder)
+        assert same_bits(lp.Result.load(folder), models[2])
+        assert sorted(p.name for p in folder.iterdir()) == ["model.npz", "run.json"]
+    assert ranks == sorted(ranks)
+    assert ranks[-1] == 3
+
+
+def test_a_model_with_the_arrays_of_another_is_refused(tmp_path):
+    for k in (2, 3):
+        lp.svd(A, k, rng=0).save(tmp_path / str(k))
+    shutil.copy(tmp_path / "2" / "model.npz", tmp_path / "3" / "model.npz")
+    with pytest.raises(lp.DataError, match=r"model\.npz is not the one that run\.json was written"):
+        lp.Result.load(tmp_path / "3")
+
+
+def test_a_model_of_a_version_that_kept_no_digest_is_read(tmp_path):
+    model = lp.svd(A, 2, rng=0)
+    model.save(tmp_path)
+    content = json.loads((tmp_path / "run.json").read_text())
+    assert content.pop("arrays")
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    assert same_bits(lp.Result.load(tmp_path), model)
+    model.save(tmp_path)
+    assert "arrays" in json.loads((tmp_path / "run.json").read_text())
+
+
+def test_models_may_be_saved_and_loaded_at_once(tmp_path):
+    models = [lp.svd(A, k, rng=0) for k in (1, 2, 3, 4)]
+    models[0].save(tmp_path)
+
+    def work(model):
+        for _ in range(20):
+            model.save(tmp_path)
+            found = lp.Result.load(tmp_path)
+            assert len(found.components) == found.run["rank"]
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, models))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.npz", "run.json"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from localpower.api import pca, svd
 from localpower.comparison import Comparison, compare
 from localpower.core import schedule
+from localpower.core.certificate import Certificate
 from localpower.core.errors import (
     ConvergenceWarning,
     DataError,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PCA",
+    "Certificate",
     "Comparison",
     "ConvergenceWarning",
     "DataError",

@@ -7,19 +7,19 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
-from itertools import chain, islice
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
 from operator import index
 from typing import Any
 
 import numpy as np
 
-from localpower.checkpoint import Checkpoint, fingerprint, load, save
+from localpower.checkpoint import Checkpoint, check_place, digest, generator_digest, load, save
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.block_lanczos import BLOCK, block_lanczos
-from localpower.core.certificate import ROUNDING, Certificate, certify
+from localpower.core.certificate import ROUNDING, Certificate, Known
 from localpower.core.engine import Engine
 from localpower.core.errors import (
     ConvergenceWarning,
@@ -32,15 +32,24 @@ from localpower.core.errors import (
 )
 from localpower.core.exact import gram, tsqr
 from localpower.core.factors import Factors, factors
-from localpower.core.ledger import Ledger
-from localpower.core.linalg import Array, random_basis, widen
-from localpower.core.local_power import State, local_power
-from localpower.core.local_ritz import PROPOSALS, local_ritz
+from localpower.core.linalg import Array, orth, random_basis
+from localpower.core.local_matrix import GRAM_COLUMNS
+from localpower.core.local_power import MOST_DRAWS, Doubt, State, local_power
+from localpower.core.local_ritz import PROPOSALS, STARTS, local_ritz
 from localpower.core.one_shot import aligned_average, uda, wda
 from localpower.core.precision import UNITS, Narrow
 from localpower.core.randomized import dr_svd
 from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
-from localpower.core.schedule import Adaptive, Schedule, constant, parse
+from localpower.core.schedule import (
+    Adaptive,
+    At,
+    Function,
+    Schedule,
+    can_be_compared,
+    constant,
+    parse,
+    settled,
+)
 from localpower.core.shard import Held, Shard, is_sparse
 from localpower.data import partition as partitions
 from localpower.data.memory import budget
@@ -51,6 +60,7 @@ from localpower.engines.wrappers import Metered, Tolerant
 from localpower.planning import (
     AUTOMATIC,
     EXTRA,
+    ONE_ROUND,
     Problem,
     costs,
     reread,
@@ -66,9 +76,33 @@ from localpower.version import __version__
 
 Callback = Callable[[Record, State], Any]
 FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
-IDENTITY = ("method", "rank", "width", "steps", "schedule", "align", "align_at", "proposal", "warm",
-            "tol", "wire", "center", "scale", "partition", "seed", "dtype")  # fmt: skip
-FINAL = ("angle", "residual", "stalled")  # reasons that more rounds would not change
+IDENTITY = ("method", "schedule", "tol", "certainty", "wire", "center", "scale", "partition",
+            "seed", "dtype", "columns")  # of a run, besides the options of its method  # fmt: skip
+FINAL = ("angle", "residual", "stalled", "unsure", "rounding")  # more rounds would change nothing
+GIVEN_UP = ("stalled", "unsure", "rounding")  # another method may do better
+CERTAINTY = 1e-6
+ROUNDS, OWN_ROUNDS = 30, 500  # at most by default: of a method asked for, of all that `auto` takes
+CONVERGED = ("angle", "residual", "exact")
+REMEDIES = {
+    "max_rounds": "raise max_rounds",
+    "budget": "raise max_bytes or max_seconds",
+    "stalled": "take schedule='halving', or method='local_ritz'",
+    "unsure": "take method='local_ritz' with start='random' or a larger one, as 'merged:200'; a "
+    "larger certainty; or method='tsqr'",
+    "rounding": "numbers have too few digits: give scale='std' if columns have different units, or "
+    "take method='tsqr'",
+}
+ROUGH = 1e-2  # angle that will do where no tolerance was asked for and rounding allows no less
+ZERO = 32  # units of eps·√n of the largest singular value, up to which one is zero
+PATIENCE = 3  # times the predicted rounds after which `auto` takes another method
+USES = {  # options of svd that are a method's own
+    "local_power": {"steps", "schedule", "align", "align_at", "width", "wire", "warm_start"},
+    "dpi": {"width", "wire", "warm_start"},
+    "one_shot": {"steps", "align", "align_at", "width", "warm_start"},
+    "local_ritz": {"steps", "proposal", "start", "width", "wire", "warm_start"},
+    "block_krylov": {"start", "width", "wire", "warm_start"},
+    "block_lanczos": {"width", "warm_start"},
+}
 NEAR = 1e-2  # residual from which on a result is what its certificate is about
 STALL = 6  # rounds without progress that end a run with local steps
 RITZ = ("local_ritz", "block_krylov", "block_lanczos")  # these certify, tolerance or not
@@ -89,15 +123,17 @@ class Options:
     align_at: str
     steps: int
     proposal: str
-    warm: bool = True
+    start: str = "merged"
+    merged: int = 0
     certify: bool = False
     narrow: Narrow | None = None
-    start: State | None = None
+    begin: State | None = None
+    doubt: Doubt | None = None
 
 
 def _start(engine: Engine, rng: np.random.Generator, o: Options) -> State:
-    if o.start is not None:
-        return o.start
+    if o.begin is not None:
+        return o.begin
     return State(random_basis(engine.columns, o.width, rng).astype(engine.dtype, copy=False))
 
 
@@ -112,6 +148,8 @@ def _iterate(
         align=o.align,
         align_at=o.align_at,
         exact=o.certify,
+        rank=o.rank,
+        doubt=o.doubt,
         narrow=o.narrow,
     )
 
@@ -119,7 +157,15 @@ def _iterate(
 def _ritz(engine: Engine, rng: np.random.Generator, o: Options, proposal: str) -> Iterator[State]:
     start = _start(engine, rng, o)
     return local_ritz(
-        engine, start, proposal=proposal, steps=2 * o.steps, warm=o.warm, narrow=o.narrow
+        engine,
+        start,
+        o.rank,
+        proposal=proposal,
+        steps=2 * o.steps,
+        start=o.start if o.begin is None else "random",
+        wide=o.merged,
+        doubt=o.doubt,
+        narrow=o.narrow,
     )
 
 
@@ -130,7 +176,7 @@ METHODS: dict[str, Callable[[Engine, np.random.Generator, Options], Iterator[Sta
     "local_ritz": lambda e, rng, o: _ritz(e, rng, o, o.proposal),
     "block_krylov": lambda e, rng, o: _ritz(e, rng, o, "residual"),
     "block_lanczos": lambda e, rng, o: block_lanczos(
-        e, _start(e, rng, o), o.rank, min(BLOCK, o.width) if o.start is None else o.width
+        e, _start(e, rng, o), o.rank, min(BLOCK, o.width) if o.begin is None else o.width, o.doubt
     ),
     "gram": lambda e, rng, o: gram(e, o.rank),
     "tsqr": lambda e, rng, o: tsqr(e, o.rank),
@@ -151,12 +197,13 @@ def svd(
     align: str | None = None,
     align_at: str | None = None,
     proposal: str | None = None,
-    warm: bool = True,
+    start: str | None = None,
     width: int | None = None,
-    max_rounds: int = 30,
+    max_rounds: int | None = None,
     max_bytes: float | None = None,
     max_seconds: float | None = None,
     tol: float | None = None,
+    certainty: float | str = CERTAINTY,
     wire: str = "float64",
     checkpoint: str | os.PathLike[str] | None = None,
     every: int = 1,
@@ -207,24 +254,26 @@ def svd(
         How p changes: ``"constant"`` (the default), ``"halving"``, ``"linear"`` (these two also as
         ``"halving:3"``, to decay every third round), ``"adaptive"`` (halved when a round achieves
         little; takes dr words more in uploads), the set of communication times, or a function
-        from the number of the round to its steps.
+        from the number of the round to its steps, which is called when the round begins.
     align : {"procrustes", "signs", "none"}
         How local bases are aligned before averaging; the first by default.
     align_at : {"server", "worker"}
         ``"server"``, the default, aligns to the largest shard's basis, as the paper; ``"worker"``
         to the broadcast basis, which halves the upload.
     proposal : str
-        What ``"local_ritz"`` makes its next block from: ``"anchor+residual"`` (the default),
-        ``"all+residual"``, these without ``"+residual"``, or ``"residual"``.
-    warm : bool
-        Whether ``"local_ritz"`` and ``"block_krylov"`` begin with a round of many local steps: it
-        saves rounds, and takes work.
+        What ``"local_ritz"`` makes its next block from: ``"residual"`` (the default), local work
+        of one shard or all, ``"anchor"`` or ``"all"``, or both, as in ``"anchor+residual"``.
+    start : {"merged", "random"}
+        How ``"local_ritz"`` and ``"block_krylov"`` begin: with the leading eigenvectors of all
+        shards, merged, which saves rounds and often proves that nothing is missed; or at random.
+        ``"merged:200"`` takes 200 of each shard, where 8 times the rank do not prove enough.
     width : int, optional
         Columns that are iterated, r, at least `rank`. By default that, or 5 more where the angle
         to the answer is certified: by ``"local_ritz"``, ``"block_krylov"``, ``"block_lanczos"``,
         and if `tol` is given.
-    max_rounds : int
-        Rounds of the method at most.
+    max_rounds : int, optional
+        Rounds of the method at most; 30 by default. ``"auto"`` takes as many as it needs, and
+        changes its method where that is too slow.
     max_bytes, max_seconds : float, optional
         Stop after the round in which more was moved, up and down, or more time went by.
     tol : float, optional
@@ -232,14 +281,18 @@ def svd(
         certified to be at most this; or, where there is no gap after them, their residuals. With
         p > 1 that takes dr words more in each upload. 0 does all rounds. By default 1e-8 (3e-4 for
         float32) if the method is chosen automatically, else 0.
+    certainty : float or "proven"
+        How sure that must be: with ``"proven"`` it holds for every matrix; with a number, it is
+        proven, or the chance that something large is hidden is at most this (`Certificate.p`).
     wire : {"float64", "float32", "bfloat16"}
         What numbers are rounded to in messages of methods that iterate, wherever that does not
         limit what is reached; sums are in float64, and data in float32 never send more than that.
     checkpoint : path, optional
-        File that the state is written to after every `every` rounds; it is replaced at once.
+        File that the state is written to after every `every` rounds; it is replaced at once. Not
+        with a function or iterator as `schedule`, and not while shards are missing.
     resume : bool
         Go on from the checkpoint, if the file is there, with the same bits as if the run had never
-        ended. Data and options must be the same; `max_rounds` and budgets may be others.
+        ended. Rows, start and options must be the same; `max_rounds` and budgets may be others.
     warm_start : Result, optional
         Start from the basis of an earlier result instead of a random one.
     workers : int, optional
@@ -255,8 +308,8 @@ def svd(
         that do not fit are read again in every round; a shard that fits is read once in a round,
         however many steps it takes. Of Dask's own blocks, it is what workers keep of them.
     cache : path, optional
-        Folder that keeps what was parsed of text and packed files, for the next run. By default
-        it is kept in memory, or in temporary files if that is too small.
+        Folder that keeps what was parsed of text and packed files, for the next run, which checks
+        it. By default it is kept in memory, or in temporary files if that is too small.
     engine : str, Engine, or an open client, session or communicator
         ``"threads"``, ``"processes"``, ``"inline"``, with a number as in ``"processes:4"``;
         ``"dask"``, ``"ray"``, ``"spark"``, ``"mpi"``, or an address of one as in
@@ -279,7 +332,8 @@ def svd(
     return_u : bool
         Also fetch the left singular vectors.
     rng : int, numpy.random.Generator or None
-        Seed of the random start and of the shuffle.
+        Seed of the random start, of probes and of the shuffle. That p holds rests on it: whoever
+        chose the data must not have known it.
     callback : callable, optional
         Called as ``callback(record, state)`` after every round; a true value ends the run.
     progress : bool, optional
@@ -303,11 +357,19 @@ def svd(
     """
     given = dict(locals())
     try:
-        method, why = _asked(method, steps, schedule, align, align_at, proposal)
+        method, why = _asked(method, steps, schedule, align, align_at, proposal, start)
         how_many = rank if callable(rank) else lambda rows, columns: rank
-        wanted = method, steps, schedule, align, align_at, proposal, width
+        if checkpoint is not None and not can_be_compared(schedule):
+            raise ValueError(
+                f"schedule={schedule!r} cannot be compared with that of a later run, which "
+                "checkpoint= needs: give a name such as 'halving:3', or the set of times"
+            )
+        schedule = given["schedule"] = settled(schedule)
+        wanted = method, steps, schedule, align, align_at, proposal, start, width
         options = _options(1 if callable(rank) else rank, *wanted)
-        max_rounds, workers = _run_options(max_rounds, tol, workers, scale, callback)
+        most, workers = _run_options(max_rounds, tol, workers, scale, callback)
+        chance = _certainty(certainty)
+        _check_used(method, given)
         limits = _limits(max_bytes, max_seconds)
         every = _positive("every", every)
         _one_of("on_loss", on_loss, ("stop", "degrade"))
@@ -321,6 +383,7 @@ def svd(
         center = bool(center)
         how = "shuffled" if shuffle and partition == "contiguous" else _partition(partition)
         seed, generator = _random(rng)
+        origin = {} if checkpoint is None else _origin(seed, generator, warm_start)
         limit = None if memory is None else budget(memory)
     except Exception as error:
         refuse(engine, error)
@@ -329,6 +392,8 @@ def svd(
     def run(engine: Engine) -> Result:
         nonlocal method, options, why
         with ExitStack() as stack:
+            if checkpoint is not None:
+                check_place(checkpoint)
             display.stage("reading data")
             takes = engine.takes(data)
             if takes:
@@ -348,11 +413,12 @@ def svd(
             _check_rank(options.rank, source)
             wide = min(options.rank + EXTRA, source.columns) if width is None else options.width
             if chosen:
-                method, why = _choose(source, engine, workers, replace(options, width=wide),
-                                      goal, center, scale, wire)  # fmt: skip
+                choice = _choose(source, engine, workers, replace(options, width=wide),
+                                 goal, center, scale, wire)  # fmt: skip
+                method, why = choice.method, choice.why
                 if method == "local_power":  # not certified, unless asked for
                     goal = 0.0 if tol is None else goal
-            options = replace(options, warm=bool(warm))
+            rounds = most or (OWN_ROUNDS if chosen and goal else ROUNDS)
             if goal or method in RITZ:
                 options = replace(options, width=wide)
             rounded = _narrow(wire, method, options.rank, goal, source.dtype)
@@ -368,10 +434,9 @@ def svd(
             metered.place(shards.shards)
 
             display.stage("column statistics")
-            columns_ = _describe(metered, source, shards, center, scale)
-            kernels = prepare(
-                metered, columns_, _products(method, options, max_rounds), options.width
-            )
+            checked = checkpoint is not None
+            columns_, rows_ = _describe(metered, source, shards, center, scale, checked)
+            ready = prepare(metered, columns_, _products(method, options, rounds), options.width)
             run = {
                 "version": __version__,
                 "method": method,
@@ -383,15 +448,16 @@ def svd(
                 "align": options.align,
                 "align_at": options.align_at,
                 "proposal": options.proposal,
-                "warm": options.warm,
-                "max_rounds": max_rounds,
+                "start": options.start,
+                "max_rounds": rounds,
                 "tol": goal,
+                "certainty": certainty,
                 "wire": wire,
                 "workers": len(shards.shards),
                 "partition": how,
                 "memory": source.memory,
                 "kept": shards.shards[0].keep,
-                "kernels": dict(kernels),
+                "kernels": dict(ready.kernels),
                 "engine": type(engine).__name__.lower(),
                 "center": center,
                 "scale": scale,
@@ -406,29 +472,55 @@ def svd(
                 ),
             }
             metered.phase = "iterate"
-            keeper = Keeper(checkpoint, every, _identity(run, metered, columns_))
+            identity = _identity(run, options, metered.rows, origin, rows_)
+            keeper = Keeper(checkpoint, every, identity, tolerant.missing)
+            keeper.check(source.columns * options.width * source.dtype.itemsize)
             past = keeper.found() if resume else None
-            start = _warm(warm_start, metered, options.width) if past is None else past.state
-            states = METHODS[method](metered, generator, replace(options, start=start))
-            doubtful = chosen and method == "gram"
-            if doubtful:  # where that loses too many digits, the other way
-                again = (replace(state, round=2) for state in tsqr(metered, options.rank))
-                states = chain(states, again)
-            eps = float(np.finfo(source.dtype).eps)
-            trace = columns_.trace(source.rows)
-            judge = Judge(options.rank, goal, trace, eps, max_rounds, *limits, ties=not doubtful)
+            begin = _warm(warm_start, metered, options, generator) if past is None else past.state
+            judge = Judge(
+                rank=options.rank,
+                tol=goal,
+                certainty=chance,
+                trace=columns_.trace(source.rows),
+                eps=float(np.finfo(source.dtype).eps),
+                noise=ready.noise,
+                max_rounds=rounds,
+                max_bytes=limits[0],
+                max_seconds=limits[1],
+                ties=not (chosen and method == "gram"),
+                learns=chance > 0 and method in (*ITERATIVE, "block_lanczos"),
+            )
+            options = replace(options, begin=begin, doubt=_doubt(judge, generator))
+            if not chosen or checkpoint is not None:
+                choice = Choice(method, why, rounds, ())
+            states = _relay(metered, generator, options, choice)
             display.stage(method, _goal(method, judge))
             outcome = _follow(states, metered, judge, callback, keeper, past, display)
+            if states.method not in ("", method):
+                run["why"] = f"{why}; that did not reach the tolerance, so {states.method} followed"
+                method = run["method"] = states.method
+            if tol is None and chosen and _good_enough(outcome, chance):
+                assert outcome.certificate is not None
+                goal = run["tol"] = outcome.certificate.angle
+                outcome = replace(outcome, reason="angle")
             reason = _conclude(method, outcome, goal)
-            run |= {"reason": reason, "residuals": outcome.residuals}
+            run["reason"] = reason
             basis = outcome.state.answer().basis
-            known = outcome.state.exact
-            told = reason in FINAL or (goal > 0 and is_told(outcome.history[-1]))
+            known = outcome.state.told
+            joined = outcome.state.joined is not None  # which the certificate is about
+            told = reason in FINAL or (goal > 0 and (joined or is_told(outcome.history[-1])))
             if told and known is not None:
                 basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
+            run["certificate"] = _told(outcome.certificate)
             display.stage("singular values")
             metered.phase = "factors"
-            found = factors(metered, basis, options.rank, gram=method == "gram")
+            found = factors(
+                metered, basis, options.rank, gram=method == "gram", variance=not center
+            )
+            if reason == "residual" and _is_graded(found, source):
+                reason = run["reason"] = _conclude(
+                    method, replace(outcome, reason="rounding"), goal
+                )
             U = shards.in_original_order(found.left_vectors(metered)) if return_u else None
             run["faults"] = [asdict(fault) for fault in tolerant.faults]
             run["timeline"] = metered.timeline
@@ -439,19 +531,22 @@ def svd(
         if center and scale is None:
             _hint_units(source, ratio, found.V)
 
-        def narrow(x: Array) -> Array:
+        def narrow(x: Array, exponent: int = 0) -> Array:
             with np.errstate(over="ignore"):  # variances of huge data may be infinite
-                return x.astype(source.dtype, copy=False)
+                return np.ldexp(x, exponent).astype(source.dtype, copy=False)
+
+        def exactly(
+            x: Array | None,
+        ) -> Array | None:  # in float64 where the type of the data rounds it
+            return x if x is None or (narrow(x) != x).any() else narrow(x)
 
         return Result(
             components=narrow(found.V.T),
-            singular_values=narrow(
-                np.ldexp(found.singular_values.astype(float), columns_.exponent)
-            ),
+            singular_values=narrow(found.singular_values.astype(float), columns_.exponent),
             U=U,
             basis=basis,
-            mean=None if columns_.shift is None else narrow(columns_.shift),
-            scale=None if columns_.scale is None else narrow(columns_.scale),
+            mean=exactly(columns_.shift),
+            scale=exactly(columns_.scale),
             explained_variance=narrow(variance),
             explained_variance_ratio=narrow(ratio),
             history=outcome.history,
@@ -508,10 +603,18 @@ def _adopted(engine: Engine, data: Any, retries: int) -> Sequence[Held]:
 
 
 def _describe(
-    engine: Engine, source: Source, shards: Partition, center: bool, scale: str | None
-) -> Columns:
-    """Collect column statistics, refuse what is not finite, and decide shift and scale."""
-    stats = describe(engine, scale)
+    engine: Engine,
+    source: Source,
+    shards: Partition,
+    center: bool,
+    scale: str | None,
+    checksum: bool,
+) -> tuple[Columns, tuple[int, int] | None]:
+    """Collect column statistics, refuse what is not finite, and decide shift and scale.
+
+    Also returns the checksum of all rows, if it is asked for.
+    """
+    stats = describe(engine, scale, checksum)
     if stats.bad is not None:
         row, column = shards.original_row(stats.bad[0]), stats.bad[1]
         names = source.tables[0].names
@@ -520,7 +623,7 @@ def _describe(
             f"NaN or infinity in {source.where(row)}, column {called}; remove such rows or fill in "
             "values before the fit"
         )
-    return columns(stats, center, scale, engine.dtype)
+    return columns(stats, center, scale, engine.dtype), stats.checksum
 
 
 def _products(method: str, options: Options, max_rounds: int) -> int:
@@ -531,7 +634,10 @@ def _products(method: str, options: Options, max_rounds: int) -> int:
         return options.steps
     if method != "local_power":
         return 0
-    return sum(options.schedule(t) for t in range(min(max_rounds, FORESEEN)))
+    rounds = min(max_rounds, FORESEEN)
+    if isinstance(options.schedule, Function):  # a user's, which is not called before its time
+        return options.steps * rounds
+    return sum(options.schedule(t) for t in range(rounds))
 
 
 def _useful(workers: int, source: Source, width: int) -> int:
@@ -542,14 +648,67 @@ def _useful(workers: int, source: Source, width: int) -> int:
 
 def _asked(method: str, *given: Any) -> tuple[str, str]:
     """Return the method that is meant, and why."""
-    *of_local_power, proposal = given
+    *of_local_power, proposal, start = given
     if method != "auto":
         return method, "asked for"
     if any(option is not None for option in of_local_power):
         return "local_power", "an option of it was given: steps, schedule, align or align_at"
-    if proposal is not None:
-        return "local_ritz", "an option of it was given: proposal"
+    if proposal is not None or start is not None:
+        return "local_ritz", "an option of it was given: proposal or start"
     return "auto", ""
+
+
+def _check_used(method: str, given: dict[str, Any]) -> None:
+    """Refuse options that the method has no use for: to ignore them would surprise."""
+    if method == "auto" or method not in METHODS:
+        return
+    own = sorted(set().union(*USES.values()))
+    unset = {name: p.default for name, p in inspect.signature(svd).parameters.items()}
+    for name in own:
+        value = given[name]
+        if value is not unset[name] and not (isinstance(value, str) and value == unset[name]):
+            users = [other for other, uses in USES.items() if name in uses]
+            if method not in users:
+                raise ValueError(
+                    f"{name}={_written(given[name])} means nothing to method={method!r}: leave it "
+                    f"out, or take one of {', '.join(users)}"
+                )
+
+
+def _certainty(value: Any) -> float:
+    """The largest p that will do; 0 where only a proof will."""
+    if isinstance(value, str) and value == "proven":
+        return 0.0
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < value <= 1:
+        raise ValueError(
+            f"certainty={value!r} is a chance to be wrong: take a number above 0 and at most 1, "
+            'such as 1e-6, or "proven"'
+        )
+    return float(value)
+
+
+def _doubt(judge: Judge, generator: np.random.Generator) -> Doubt | None:
+    """When probes are sent; never where only a proof counts."""
+    if not judge.learns:
+        return None
+    seed = int(generator.spawn(1)[0].integers(1 << 63))
+
+    return Doubt(seed, judge.certainty, judge.certificate)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The method that is taken, why, its predicted rounds, and what follows if it is too slow.
+
+    `merged` is how many eigenvectors of a shard are merged then; 0 is the default.
+    """
+
+    method: str
+    why: str
+    rounds: int
+    others: tuple[str, ...]
+    merged: int = 0
 
 
 def _choose(
@@ -561,7 +720,7 @@ def _choose(
     center: bool,
     scale: str | None,
     wire: str,
-) -> tuple[str, str]:
+) -> Choice:
     """Take the cheapest way to the tolerance, and say why it is."""
     problem = Problem(
         sizes=shard_sizes(source, workers, engine.size),
@@ -582,10 +741,36 @@ def _choose(
     known = [name for name in AUTOMATIC if wire == "float64" or name in ITERATIVE]
     plan = costs(problem, None, known)
     method = plan.choice.method
-    if too_much(method, problem.columns, problem.width, problem.entries):
+
+    def heavy(name: str) -> bool:
+        return too_much(name, problem.columns, problem.width, problem.entries)
+
+    if heavy(method):
         need = size(work(method, problem.columns, problem.width))
-        return "local_power", f"local_power: {method} would hold {need} besides the rows"
-    return method, plan.why
+        why = f"local_power: {method} would hold {need} besides the rows"
+        return Choice("local_power", why, ROUNDS, ())
+    others = tuple(
+        name
+        for name in ("local_ritz", "tsqr")
+        if name in known and plan[name].feasible and not heavy(name)
+        and (name == "tsqr" or method not in ONE_ROUND) and name != method
+    )  # fmt: skip
+    few = source.rows if source.rows <= min(GRAM_COLUMNS, source.columns) else 0
+    if few and method not in ONE_ROUND:  # all eigenvectors of so few rows can be merged
+        others = ("local_ritz",)
+    return Choice(method, plan.why, plan.choice.rounds, () if method == "tsqr" else others, few)
+
+
+def _relay(
+    engine: Engine, generator: np.random.Generator, options: Options, choice: Choice
+) -> Relay:
+    """The method that was chosen, and what follows where it is too slow or not exact enough."""
+    patience = max(ROUNDS, PATIENCE * choice.rounds)
+    doubt = options.doubt  # later probes share the chance to be misled with earlier ones
+    doubt = None if doubt is None else replace(doubt, before=MOST_DRAWS + 1)
+    later = replace(options, merged=choice.merged, begin=None, doubt=doubt)
+    legs = [(choice.method, options), *((name, later) for name in choice.others)]
+    return Relay([(name, METHODS[name](engine, generator, o), patience) for name, o in legs])
 
 
 def _narrow(wire: str, method: str, rank: int, tol: float, kind: np.dtype[Any]) -> Narrow | None:
@@ -654,38 +839,80 @@ def _partition(name: Any) -> str:
 class Judge:
     """Decides when a run is done: what was asked for, and what may be spent.
 
-    `ties` says that small residuals are enough where no gap is seen after the leading columns.
+    `certainty` is the largest p that will do. `ties` says that small residuals are enough where no
+    gap is seen after the leading columns, and `learns` that further rounds may tell more of p.
+    `noise` is what cancellation may have done to products.
     """
 
     rank: int
     tol: float
+    certainty: float
     trace: float
     eps: float
     max_rounds: int
     max_bytes: float
     max_seconds: float
+    noise: float = 0.0
     ties: bool = True
+    learns: bool = False
 
     def certificate(self, state: State) -> Certificate | None:
         """What the state tells of the basis whose residuals it knows."""
-        ritz = state.ritz()
-        if ritz is None:
-            return None
-        eps = max(self.eps, state.noise / ROUNDING)
-        return certify(*ritz, len(state.basis), self.rank, self.trace, eps)
+        known = Known(len(state.basis), self.trace, self.eps, self.noise)
+        return state.certificate(self.rank, known, self.tol, self.certainty)
 
-    def verdict(self, found: Certificate | None, history: Sequence[Record]) -> str | None:
-        """Why to stop, if there is a reason."""
+    def verdict(
+        self,
+        state: State,
+        found: Certificate | None,
+        history: Sequence[Record],
+        spent: float,
+        seconds: float,
+    ) -> str | None:
+        """Why to stop, if there is a reason; so many bytes and seconds were `spent` so far."""
         if found is not None and self.tol:
-            if found.angle <= self.tol:
-                return "angle"
-            if self.ties and found.gap <= self.tol and found.residual <= self.tol:
-                return "residual"
-            if _stalled(history):
+            near = found.angle <= self.tol
+            tie = self.ties and found.gap <= self.tol and found.residual <= self.tol
+            if near or tie:
+                if found.sure(self.certainty):
+                    return "angle" if near else "residual"
+                if not self.learns or state.draws > MOST_DRAWS:
+                    return "unsure"
+            elif found.rounded and found.gap > self.tol:
+                return "rounding"
+            elif _stalled(history):
                 return "stalled"
-        spent = sum(record.bytes_up + record.bytes_down for record in history)
-        seconds = sum(record.seconds for record in history)
         return "budget" if spent > self.max_bytes or seconds > self.max_seconds else None
+
+
+class Relay:
+    """The states of a method, and of the next one where the first does not get there.
+
+    A leg is the name of a method, its states, and how many rounds it has; None is any number.
+    """
+
+    def __init__(self, legs: Sequence[tuple[str, Iterator[State], int | None]]) -> None:
+        self._legs = list(legs)
+        self._skipped = False
+        self.method = ""
+
+    def __iter__(self) -> Iterator[State]:
+        before = 0
+        while self._legs:
+            self.method, states, rounds = self._legs.pop(0)
+            self._skipped = False
+            done = before
+            for state in islice(states, rounds if self._legs else None):
+                done = before + state.round
+                yield replace(state, round=done) if before else state
+                if self._skipped:
+                    break
+            before = done
+
+    def skip(self) -> bool:
+        """Go on with the next method, if there is one."""
+        self._skipped = bool(self._legs)
+        return self._skipped
 
 
 def _goal(method: str, judge: Judge) -> Goal:
@@ -697,11 +924,21 @@ def _goal(method: str, judge: Judge) -> Goal:
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """Writes a checkpoint after every so many rounds, and finds the last one."""
+    """Writes a checkpoint after every so many rounds, and finds the last one.
+
+    Nothing is written from when shards are `missing`: what a state says of all rows would not be
+    true of it, and a later run, which may have them all, would go on from that.
+    """
 
     path: str | os.PathLike[str] | None
     every: int
     identity: dict[str, Any]
+    missing: Collection[int] = ()
+
+    def check(self, size: int) -> None:
+        """Refuse a place that has no room for a state of `size` bytes."""
+        if self.path is not None:
+            check_place(self.path, size)
 
     def found(self) -> Checkpoint | None:
         """Read the checkpoint, if there is one."""
@@ -709,16 +946,23 @@ class Keeper:
             return None
         return load(self.path, self.identity)
 
-    def keep(self, point: Checkpoint, last: bool) -> None:
-        """Write it, if it is time or the run ends."""
-        due = point.state.round % self.every == 0 or last or point.reason is not None
-        if self.path is not None and due:
-            final = point.reason if point.reason in FINAL else None  # else it may go on
-            save(self.path, replace(point, reason=final), self.identity)
+    def due(self, state: State, ends: bool) -> bool:
+        """Whether to write the state: it is time, or the run ends."""
+        if self.path is None or self.missing:
+            return False
+        return state.round % self.every == 0 or ends
+
+    def keep(self, point: Checkpoint) -> None:
+        """Write a checkpoint that is due."""
+        assert self.path is not None
+        final = point.reason if point.reason in FINAL else None  # else it may go on
+        save(self.path, replace(point, reason=final), self.identity)
 
 
-def _warm(earlier: Result | None, engine: Engine, width: int) -> State | None:
-    """Start from what an earlier run ended with."""
+def _warm(
+    earlier: Result | None, engine: Engine, options: Options, generator: np.random.Generator
+) -> State | None:
+    """Start from what an earlier run found; all other columns are random, to find what is new."""
     if earlier is None:
         return None
     if earlier.basis.shape[0] != engine.columns:
@@ -726,8 +970,9 @@ def _warm(earlier: Result | None, engine: Engine, width: int) -> State | None:
             f"warm_start has {earlier.basis.shape[0]} columns where the data have "
             f"{engine.columns}; give a result of the same columns"
         )
-    basis = widen(earlier.basis.astype(np.float64), width)
-    return State(basis.astype(engine.dtype, copy=False))
+    V = earlier.components.T.astype(np.float64)[:, : options.rank]
+    more = generator.standard_normal((engine.columns, options.width - V.shape[1]))
+    return State(orth(np.hstack([V, more])).astype(engine.dtype, copy=False))
 
 
 def _stalled(history: Sequence[Record]) -> bool:
@@ -744,11 +989,11 @@ class Outcome:
     state: State
     history: tuple[Record, ...]
     reason: str
-    residuals: list[float] | None
+    certificate: Certificate | None
 
 
 def _follow(
-    states: Iterator[State],
+    states: Relay,
     engine: Metered,
     judge: Judge,
     callback: Callback | None,
@@ -763,11 +1008,13 @@ def _follow(
     reason = None if past is None else past.reason
     if past is not None:
         engine.restore(past.records)
-    left = 0 if reason is not None else judge.max_rounds - len(history)
+    left = 0 if reason is not None else max(0, judge.max_rounds - len(history))
     steps = 0 if state is None else state.steps
-    seen, before = engine.ledger.hops, time.perf_counter()
+    spent = sum(record.bytes_up + record.bytes_down for record in history)
+    seconds = sum(record.seconds for record in history)
+    seen, before = engine.hops, time.perf_counter()
     for state in islice(states, left):
-        traffic = Ledger(engine.ledger.records[seen:])
+        traffic = engine.since(seen)
         found = judge.certificate(state)
         now = time.perf_counter()
         record = Record(
@@ -779,26 +1026,32 @@ def _follow(
             bytes_read=traffic.bytes_read,
             angle=None if found is None else found.angle,
             residual=None if found is None else found.residual,
-            rigorous=None if found is None else found.rigorous,
+            proven=None if found is None else found.proven,
+            p=None if found is None else found.p,
         )
         steps, seen, before = state.steps, seen + traffic.hops, now
         history.append(record)
-        reason = judge.verdict(found, history)
+        spent += record.bytes_up + record.bytes_down
+        seconds += record.seconds
+        reason = judge.verdict(state, found, history, spent, seconds)
+        doubtful = reason in GIVEN_UP or (reason == "residual" and found and found.vanishing)
+        if doubtful and states.skip():
+            reason = None
         display.round(history)
         ended = False
         if callback is not None:
             with nullcontext() if getattr(callback, "silent", False) else display.hidden():
                 ended = bool(callback(record, state.answer()))
-        point = Checkpoint(state, tuple(history), engine.ledger.phase("iterate").records, reason)
-        keeper.keep(point, last=ended)
+        if keeper.due(state, ended or reason is not None):
+            records = engine.ledger.phase("iterate").records
+            keeper.keep(Checkpoint(state, tuple(history), records, reason))
         if ended or reason is not None:
             reason = "callback" if ended else reason
             break
     if state is None:
         raise ValueError("schedule gives no round: its first number of steps is 0; give 1 or more")
     reason = reason or ("max_rounds" if len(history) >= judge.max_rounds else "end")
-    residuals = None if found is None else found.residuals.tolist()
-    return Outcome(state, tuple(history), reason, residuals)
+    return Outcome(state, tuple(history), reason, found)
 
 
 def _lost_rows(engine: Tolerant, source: Source) -> list[dict[str, Any]]:
@@ -829,32 +1082,74 @@ def is_told(record: Record) -> bool:
 
 def _conclude(method: str, outcome: Outcome, tol: float) -> str:
     """Say why the run ended, and warn if that is not what was asked for."""
-    if method == "tsqr" or (method == "gram" and outcome.reason not in FINAL):
-        return "exact"
-    if tol and outcome.reason not in (*FINAL[:2], "callback"):
-        _warn_not_converged(outcome.reason, outcome.history, tol, method)
-    return outcome.reason
+    reason, found = outcome.reason, outcome.certificate
+    if method == "tsqr" or (method == "gram" and reason not in ("angle", "residual", "rounding")):
+        limited = tol and found is not None and found.angle > tol and found.gap > tol
+        reason = "rounding" if limited else "exact"
+    if tol and reason == "end" and method in RITZ and found is not None:  # nothing new was left
+        reason = "rounding" if found.rounded else "unsure"
+    if tol and reason not in (*CONVERGED, "callback"):
+        _warn_not_converged(reason, outcome, tol, method)
+    return reason
 
 
-def _identity(run: dict[str, Any], engine: Engine, how: Columns) -> dict[str, Any]:
-    """What must be the same for a run to go on from a checkpoint."""
-    known = {name: run[name] for name in IDENTITY} | {"shards": list(engine.rows)}
-    return fingerprint(known, how.mean, np.array([how.squares, how.exponent]))
+def _good_enough(outcome: Outcome, certainty: float) -> bool:
+    """Whether nobody asked for more than rounding allows, and that is known to be good."""
+    found = outcome.certificate
+    if found is None or outcome.reason != "rounding":
+        return False
+    return found.angle <= ROUGH and found.sure(certainty)
 
 
-def _warn_not_converged(reason: str, history: Sequence[Record], tol: float, method: str) -> None:
-    angles = [record.angle for record in history if record.angle is not None]
-    reached = f"the certified angle is {angles[-1]:.1e}" if angles else "no angle was certified"
-    remedies = {
-        "max_rounds": "raise max_rounds",
-        "budget": "raise max_bytes or max_seconds",
-        "stalled": "take schedule='halving', or method='local_ritz'",
+def _told(found: Certificate | None) -> dict[str, Any] | None:
+    """A certificate as it is kept in the record of a run."""
+    return None if found is None else asdict(found) | {"residuals": found.residuals.tolist()}
+
+
+def _is_graded(found: Factors, source: Source) -> bool:
+    """Whether the last singular value, which its square could not tell from zero, is none."""
+    S, eps = found.singular_values, float(np.finfo(source.dtype).eps)
+    zero = ZERO * np.sqrt(max(source.rows, source.columns)) * eps
+    return bool(zero * S[0] < S[-1] <= 2 * np.sqrt(ROUNDING * eps) * S[0])
+
+
+def _origin(
+    seed: int | None, generator: np.random.Generator, earlier: Result | None
+) -> dict[str, str | None]:
+    """What a run starts from, besides its seed."""
+    return {
+        "rng": generator_digest(generator) if seed is None else None,
+        "warm_start": None if earlier is None else digest(earlier.basis),
     }
-    remedy = remedies.get(reason, "take a method that iterates")
+
+
+def _identity(
+    run: dict[str, Any],
+    options: Options,
+    shards: Sequence[int],
+    origin: dict[str, str | None],
+    checksum: tuple[int, int] | None,
+) -> dict[str, Any]:
+    """What must be the same for a run to go on from a checkpoint."""
+    known = {name: run[name] for name in IDENTITY} | origin
+    if isinstance(options.schedule, At):
+        known["schedule"] = digest(options.schedule.times)
+    every = ((entry.name, getattr(options, entry.name)) for entry in fields(options))
+    plain = {name: value for name, value in every if isinstance(value, str | int | float)}
+    return known | plain | {"shards": list(shards), "data": checksum}
+
+
+def _warn_not_converged(reason: str, outcome: Outcome, tol: float, method: str) -> None:
+    found, reached = outcome.certificate, "no angle was certified"
+    if found is not None:
+        known = "proven" if found.proven else f"if nothing was missed (p = {found.p:.1g})"
+        reached = f"the angle is at most {found.angle:.1e}, {known},"
+    remedy = REMEDIES.get(reason, "take a method that iterates")
     if reason == "max_rounds" and method != "local_ritz":
         remedy += ", or take method='local_ritz'"
     warn(
-        f"tol={tol:g} was not reached ({reason}): {reached} after {len(history)} rounds; {remedy}",
+        f"tol={tol:g} was not reached ({reason}): {reached} after {len(outcome.history)} rounds; "
+        f"{remedy}",
         ConvergenceWarning,
     )
 
@@ -871,13 +1166,14 @@ def _limits(max_bytes: Any, max_seconds: Any) -> tuple[float, float]:
 def _explained(found: Factors, how: Columns, rows: int, center: bool) -> tuple[Array, Array]:
     """Share of the total variance along each component, and the variance itself."""
     freedom = max(rows - 1, 1) if center else rows
-    S = found.singular_values.astype(np.float64)
-    variance = S**2 / freedom
-    if not center:  # less the part of the second moment that is the mean's
-        variance = np.maximum(variance - (how.mean @ found.V) ** 2, 0.0)
     total = how.squares / freedom
+    if found.variance is None:
+        variance = np.square(found.singular_values.astype(np.float64)) / freedom
+    else:  # no direction has more than all of it
+        variance = np.minimum(found.variance, total)
     with np.errstate(over="ignore"):
-        return variance / (total or 1.0), np.ldexp(variance, 2 * how.exponent)
+        ratio = variance / total if total else np.zeros_like(variance)
+        return ratio, np.ldexp(variance, 2 * how.exponent)
 
 
 def _hint_units(source: Source, ratio: Array, V: Array) -> None:
@@ -900,12 +1196,14 @@ def _options(
     align: str | None,
     align_at: str | None,
     proposal: str | None,
+    start: str | None,
     width: int | None,
 ) -> Options:
     rank, steps = _positive("rank", rank), _positive("steps", 4 if steps is None else steps)
     align = "procrustes" if align is None else align
     align_at = "server" if align_at is None else align_at
-    proposal = "anchor+residual" if proposal is None else proposal
+    proposal = "residual" if proposal is None else proposal
+    start = "merged" if start is None else start
     width = rank if width is None else _positive("width", width)
     if width < rank:
         raise ValueError(f"width={width} is below rank={rank}; iterate at least that many columns")
@@ -913,20 +1211,32 @@ def _options(
     _one_of("align", align, ALIGNMENTS)
     _one_of("align_at", align_at, ("server", "worker"))
     _one_of("proposal", proposal, PROPOSALS)
+    start, merged = _start_of(start)
     parsed = parse("constant" if schedule is None else schedule, steps)
-    return Options(rank, width, parsed, align, align_at, steps, proposal)
+    return Options(rank, width, parsed, align, align_at, steps, proposal, start, merged)
+
+
+def _start_of(start: Any) -> tuple[str, int]:
+    """Read ``"merged"``, ``"merged:200"`` or ``"random"``."""
+    name, colon, count = start.partition(":") if isinstance(start, str) else (start, "", "")
+    if name not in STARTS or (colon and (name != "merged" or not count.isdecimal())):
+        raise ValueError(
+            f"start={start!r} is not known: take one of {', '.join(STARTS)}, or 'merged:200' for "
+            "so many eigenvectors of every shard"
+        )
+    return name, int(count or 0)
 
 
 def _run_options(
     max_rounds: Any, tol: Any, workers: Any, scale: Any, callback: Any
-) -> tuple[int, int | None]:
+) -> tuple[int | None, int | None]:
     if tol is not None and (not isinstance(tol, int | float | np.number) or not 0 <= tol < 1):
         raise ValueError(f"tol={tol!r} is the sine of an angle: take 0 <= tol < 1")
     if scale is not None:
         _one_of("scale", scale, SCALES)
     if callback is not None and not callable(callback):
         raise TypeError(f"callback={callback!r} must be a function of a record and a state")
-    rounds = min(_positive("max_rounds", max_rounds), sys.maxsize)
+    rounds = None if max_rounds is None else min(_positive("max_rounds", max_rounds), sys.maxsize)
     return rounds, None if workers is None else _positive("workers", workers)
 
 

@@ -2,16 +2,18 @@
 
 One file: a magic word, the SHA-256 of the rest, and an ``.npz`` of arrays with a JSON description.
 It is written beside, synchronised and renamed, so a file is either the old or the new one. Nothing
-is pickled.
+is pickled. A file tells which run it is of: its options, its start, and a checksum of its rows.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,28 @@ import numpy as np
 
 from localpower.core.block_lanczos import LanczosState
 from localpower.core.errors import DataError
+from localpower.core.evidence import Probes
+from localpower.core.exact import FactoredState
+from localpower.core.files import replacing, try_to_write
 from localpower.core.ledger import Round
 from localpower.core.linalg import Array
 from localpower.core.local_power import State
 from localpower.core.local_ritz import RitzState
-from localpower.result import Record, replacing
+from localpower.result import Record
 
-MAGIC = b"LPCK0001"
-STATES: dict[str, type[State]] = {kind.__name__: kind for kind in (State, RitzState, LanczosState)}
+MAGIC = b"LPCK0002"
+STATES: dict[str, type[State]] = {
+    kind.__name__: kind for kind in (State, RitzState, LanczosState, FactoredState)
+}
+REMEDIES = {
+    errno.ENOENT: "create the folder {}, or ",
+    errno.EACCES: "make {} a folder that you may write to, or ",
+    errno.EPERM: "make {} a folder that you may write to, or ",
+    errno.EROFS: "make {} a folder that you may write to, or ",
+    errno.ENOSPC: "free some space in {}, or ",
+    errno.EDQUOT: "free some space in {}, or ",
+    errno.EFBIG: "raise the limit of the size of files (ulimit -f), or ",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,26 +56,55 @@ class Checkpoint:
     reason: str | None
 
 
-def fingerprint(identity: Mapping[str, Any], *arrays: Array) -> dict[str, Any]:
-    """Describe a run so that only the same one goes on: options, and a digest of the data."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array, np.float64).tobytes())
-    return {**identity, "data": digest.hexdigest()}
+def digest(*parts: Any) -> str:
+    """A short text that stands for arrays, and for whatever its ``repr`` tells."""
+    found = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            found.update(repr((part.dtype.str, part.shape)).encode())
+            found.update(np.ascontiguousarray(part).data)
+        else:
+            found.update(repr(part).encode())
+    return found.hexdigest()
+
+
+def generator_digest(generator: np.random.Generator) -> str:
+    """The same for a generator: what it draws next, and what it spawns."""
+    bits = generator.bit_generator
+    seeds = [getattr(bits.seed_seq, n, None) for n in ("entropy", "spawn_key")]
+    spawned = getattr(bits.seed_seq, "n_children_spawned", None)
+    state = json.dumps(bits.state, sort_keys=True, default=lambda part: np.asarray(part).tolist())
+    return digest(state, *map(repr, seeds), spawned)
+
+
+def check_place(path: str | os.PathLike[str], size: int = 1) -> None:
+    """Refuse a place where no file of `size` bytes can be written, before any work is done."""
+    with _explained(path):
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            raise OSError(errno.EINVAL, "what is there is no file")
+        try_to_write(target, size)
+
+
+@contextmanager
+def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say of an error of the system which argument it is about, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        folder = os.path.dirname(os.path.realpath(path))
+        remedy = REMEDIES.get(error.errno or 0, "").format(folder)
+        raise DataError(
+            f"checkpoint={os.fspath(path)!r} cannot be used: {error.strerror or error}; {remedy}"
+            "name another file"
+        ) from error
 
 
 def save(path: str | os.PathLike[str], point: Checkpoint, identity: Mapping[str, Any]) -> None:
     """Write a checkpoint in place of the one before."""
     arrays: dict[str, Array] = {}
     numbers: dict[str, float] = {}
-    for entry in fields(point.state):
-        value = getattr(point.state, entry.name)
-        if isinstance(value, int | float):
-            numbers[entry.name] = value
-        elif isinstance(value, tuple):
-            arrays |= {f"{entry.name}.{i}": part for i, part in enumerate(value)}
-        elif value is not None:
-            arrays[entry.name] = value
+    _flatten(point.state, "", arrays, numbers)
     description = {
         "kind": type(point.state).__name__,
         "numbers": numbers,
@@ -72,14 +117,14 @@ def save(path: str | os.PathLike[str], point: Checkpoint, identity: Mapping[str,
     text = np.frombuffer(json.dumps(description).encode(), np.uint8)
     np.savez(content, description=text, **arrays)  # type: ignore[arg-type]
     body = content.getvalue()
-    with replacing(Path(path)) as stream:
+    with _explained(path), replacing(Path(path)) as stream:
         stream.write(MAGIC + hashlib.sha256(body).digest())
         stream.write(body)
 
 
 def load(path: str | os.PathLike[str], identity: Mapping[str, Any]) -> Checkpoint:
     """Read a checkpoint of the very same run; refuse a torn, foreign or other one."""
-    with open(path, "rb") as stream:
+    with _explained(path), open(path, "rb") as stream:
         start, body = stream.read(len(MAGIC) + 32), stream.read()
     if not start.startswith(MAGIC):
         raise DataError(f"{path} is no checkpoint of this version; delete it, or name another")
@@ -91,17 +136,39 @@ def load(path: str | os.PathLike[str], identity: Mapping[str, Any]) -> Checkpoin
     known = json.loads(json.dumps(dict(identity)))
     other = [k for k in known if known[k] != description["identity"].get(k)]
     if other:
+        seed = description["identity"].get("seed")
+        hint = f" (rng={seed})" if "seed" in other and seed is not None else ""
         raise DataError(
             f"{path}: a checkpoint of another run, with other {', '.join(other)}; give the same "
-            "data and options, or name another file"
+            f"data and options{hint}, or name another file"
         )
-    parts: dict[str, Any] = {name: a for name, a in arrays.items() if "." not in name}
-    for pair in ("exact", "reference"):
-        if f"{pair}.0" in arrays:
-            parts[pair] = arrays[f"{pair}.0"], arrays[f"{pair}.1"]
+    parts = {name: a for name, a in arrays.items() if "." not in name}
+    numbers = {name: x for name, x in description["numbers"].items() if "." not in name}
+    for name in sorted({name.partition(".")[0] for name in arrays if "." in name}):
+        inner = {
+            key.partition(".")[2]: a for key, a in arrays.items() if key.startswith(name + ".")
+        }
+        if name == "probes":
+            inner |= {key.partition(".")[2]: x for key, x in description["numbers"].items()
+                      if key.startswith("probes.")}  # fmt: skip
+        parts[name] = Probes(**inner) if name == "probes" else (inner["0"], inner["1"])
     return Checkpoint(
-        state=STATES[description["kind"]](**parts, **description["numbers"]),
+        state=STATES[description["kind"]](**parts, **numbers),
         history=tuple(Record(**record) for record in description["history"]),
         records=tuple(Round(**record) for record in description["records"]),
         reason=description["reason"],
     )
+
+
+def _flatten(part: Any, prefix: str, arrays: dict[str, Array], numbers: dict[str, float]) -> None:
+    """Collect the arrays and numbers of a state, by name."""
+    for entry in fields(part):
+        name, value = prefix + entry.name, getattr(part, entry.name)
+        if isinstance(value, int | float):
+            numbers[name] = value
+        elif isinstance(value, tuple):
+            arrays |= {f"{name}.{i}": each for i, each in enumerate(value)}
+        elif isinstance(value, Probes):
+            _flatten(value, f"{name}.", arrays, numbers)
+        elif value is not None:
+            arrays[name] = value

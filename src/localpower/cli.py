@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
-from localpower.api import METHODS, svd
+from localpower.api import CERTAINTY, METHODS, svd
 from localpower.comparison import METHODS_SHOWN, compare, picture_path
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.errors import DataError, DataHint, LocalPowerError, warn
@@ -30,24 +30,27 @@ from localpower.core.local_power import State
 from localpower.core.local_ritz import PROPOSALS
 from localpower.core.scaling import SCALES
 from localpower.data import registry
+from localpower.data.blocks import Options
 from localpower.data.partition import PARTITIONS
-from localpower.data.source import Source, read
+from localpower.data.source import Source, files, open_source
 from localpower.engines.registry import connect, terminable
+from localpower.overview import in_short
 from localpower.planning import FLOPS, NETWORKS, plan, size
 from localpower.progress import PERIOD, Line, Progress, is_terminal, width
 from localpower.report import page_path
-from localpower.result import Record, Result, model_folder
+from localpower.result import ARRAYS, RUN, Record, Result, model_folder
 from localpower.version import __version__
 
 WHERE = "folder of data sets, before LOCALPOWER_DATA and the user's cache"
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 SPELT = {"rng": "seed"}  # names that are others on the command line
 OPTIONS = (
-    *("align_at", "align", "bandwidth", "cache", "checkpoint", "columns", "deadline", "delimiter"),
+    *("align_at", "align", "bandwidth", "cache", "certainty", "checkpoint", "columns", "deadline"),
+    *("delimiter",),
     *("drop", "dtype", "engine", "flops", "header", "key", "label", "latency", "max_bytes"),
     *("max_rounds", "max_seconds", "memory", "method", "missing", "on_loss", "partition"),
     *("proposal", "rank"),
-    *("resume", "rng", "scale", "schedule", "steps", "tol", "width", "workers"),
+    *("resume", "rng", "scale", "schedule", "start", "steps", "tol", "width", "workers"),
 )
 READING = "columns", "drop", "label", "header", "delimiter", "key", "missing"  # a model has them
 RANK = "{rank}"  # in a path: the number of this process in an MPI job
@@ -141,11 +144,13 @@ def _fit(options: argparse.Namespace, rows: Any, engine: Any, progress: Progress
         align=options.align,
         align_at=options.align_at,
         proposal=options.proposal,
+        start=options.start,
         width=options.width,
         max_rounds=options.max_rounds,
         max_bytes=options.max_bytes,
         max_seconds=options.max_seconds,
         tol=options.tol,
+        certainty=options.certainty,
         checkpoint=options.checkpoint,
         resume=options.resume,
         workers=options.workers,
@@ -176,9 +181,30 @@ def _repeated(options: argparse.Namespace, result: Result) -> list[str]:
 def _check_outputs(options: argparse.Namespace) -> None:
     """Refuse what cannot be written to before the work, not after it."""
     if options.output is not None:
-        model_folder(options.output)
+        folder = model_folder(options.output)
+        for name in (ARRAYS, RUN):
+            _refuse_as_data(folder / name, options.data)
     if options.report is not None:
-        page_path(options.report)
+        _refuse_as_data(page_path(options.report), options.data, "--report")
+    if options.checkpoint is not None:
+        _refuse_as_data(Path(options.checkpoint), options.data, "--checkpoint")
+
+
+def _refuse_as_data(output: Path, data: Sequence[str], option: str = "-o") -> None:
+    """Refuse to write over a file that is read.
+
+    What a glob or folder finds may be of an earlier run, or rows. Nobody knows, so it is neither
+    read nor written over.
+    """
+    for given in data if output.exists() else ():
+        found = None if RANK in given else files(given)
+        if found is None and os.path.exists(given) and output.samefile(given):
+            raise ValueError(f"{option} {output} is also DATA; give another name")
+        if any(path.exists() and output.samefile(path) for path in found or ()):
+            raise ValueError(
+                f"{option} {output} is there already, and {given} has it as DATA; delete it if an "
+                "earlier run wrote it, or give a name that DATA does not have"
+            )
 
 
 def _keep(result: Result, options: argparse.Namespace) -> None:
@@ -199,11 +225,9 @@ def transform(options: argparse.Namespace) -> None:
     output = Path(options.output)
     if output.suffix not in (".npy", ".csv"):
         raise ValueError(f"-o {output}: scores are written as .npy or .csv; give such a name")
-    if any(output.exists() and output.samefile(path) for path in options.data):
-        raise ValueError(f"-o {output} is also DATA; give another name")
+    _refuse_as_data(output, options.data)
     model = _model(options)
-    columns = model.components.shape[1]
-    with Progress() as display, _rows(options, display, n_features=columns) as rows:
+    with Progress() as display, _rows(options, display, model) as rows:
         display.stage("projecting rows")
         scores = model.transform(rows)
     if output.suffix == ".npy":
@@ -221,11 +245,10 @@ def _model(options: argparse.Namespace) -> Result:
     return model
 
 
-def _rows(options: argparse.Namespace, display: Progress, n_features: int = 0) -> Source:
-    """Open the files that were named, with the options of reading."""
+def _rows(options: argparse.Namespace, display: Progress, model: Result | None = None) -> Source:
+    """Open the files that were named, with the options of reading; of a model, its columns."""
     display.stage(f"reading {Path(options.data[0]).name}{' ...' * (len(options.data) > 1)}")
-    return read(
-        options.data[0] if len(options.data) == 1 else options.data,
+    how = Options(
         columns=options.columns,
         drop=options.drop,
         label=options.label,
@@ -234,9 +257,14 @@ def _rows(options: argparse.Namespace, display: Progress, n_features: int = 0) -
         dtype=options.dtype,
         key=options.key,
         missing=options.missing,
-        n_features=n_features,
-        memory=options.memory,
-        cache=options.cache,
+    )
+    return open_source(
+        options.data[0] if len(options.data) == 1 else options.data,
+        0 if model is None else model.components.shape[1],
+        how,
+        options.memory,
+        options.cache,
+        like=None if model is None else model.run.get("names"),
     )
 
 
@@ -254,6 +282,12 @@ def plan_(options: argparse.Namespace) -> None:
         "scale": options.scale,
     }
     if shape is not None:
+        for name in (*READING, "cache"):
+            if getattr(options, name) is not None:
+                raise ValueError(
+                    f"--{name} is for reading files, and {shape[0]} is a shape; leave it out"
+                )
+        how |= {"dtype": options.dtype, "memory": options.memory}
         print(plan((int(shape[1]), int(shape[2])), options.rank, **how))
         return
     with Progress() as display, _rows(options, display) as rows:
@@ -270,7 +304,7 @@ def compare_(options: argparse.Namespace) -> None:
             "localpower.compare on the ranks, each with rows of its own"
         )
     if options.output is not None:
-        picture_path(options.output)
+        _refuse_as_data(picture_path(options.output), options.data)
     with Progress() as display, _rows(options, display) as rows:
         found = compare(
             rows,
@@ -297,13 +331,13 @@ def compare_(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """``localpower report``."""
     target = page_path(options.output)
+    _refuse_as_data(target, options.data or ())
     model = _model(options)
     with ExitStack() as stack:
         rows = None
         if options.data:
             display = stack.enter_context(Progress())
-            columns = model.components.shape[1]
-            rows = stack.enter_context(_rows(options, display, n_features=columns))
+            rows = stack.enter_context(_rows(options, display, model))
             display.stage("writing the page")
         model.report(target, rows, grid=options.grid)
     print(f"-> {target}")
@@ -374,7 +408,9 @@ def data_get(options: argparse.Namespace) -> None:
 class Table:
     """The rounds of a run, as they come: in place on a terminal, a line each elsewhere."""
 
-    COLUMNS = f"{'round':>6} {'p':>5} {'up':>10} {'down':>10} {'seconds':>8} {'angle':>8}"
+    COLUMNS = (
+        f"{'round':>6} {'steps':>5} {'up':>10} {'down':>10} {'seconds':>8} {'angle':>8} {'sure':>9}"
+    )
     WINDOW = 12
     silent = True  # hides the line of progress itself, and only where it draws
 
@@ -393,7 +429,8 @@ class Table:
         """Add a round; the callback of `svd`."""
         self.rows.append(
             f"{record.round:>6} {record.steps:>5} {size(record.bytes_up):>10} "
-            f"{size(record.bytes_down):>10} {record.seconds:>8.3f} {_angle(record):>8}"
+            f"{size(record.bytes_down):>10} {record.seconds:>8.3f} {_angle(record):>8} "
+            f"{in_short(record) if record.angle is not None else '':>9}".rstrip()
         )
         self.new += 1
         if not self.live or time.monotonic() - self.last > PERIOD:
@@ -659,12 +696,16 @@ def _add_fit(commands: Any) -> None:
          help="server, or worker (half the upload)")  # fmt: skip
     rare(method, "--proposal", choices=list(PROPOSALS), metavar="NAME",
          help=f"of local_ritz: {_names(PROPOSALS)}")  # fmt: skip
+    rare(method, "--start", metavar="NAME",
+         help="of local_ritz and block_krylov: merged, merged:200, random")  # fmt: skip
     rare(method, "--width", type=int, metavar="R", help="columns that are iterated (K, or K + 5)")
 
     method.add_argument("--tol", type=float, metavar="SINE",
         help="certified angle to reach (auto 1e-8, else 0)")  # fmt: skip
-    method.add_argument("--max-rounds", type=int, default=30, metavar="N",
-        help="rounds at most (30)")  # fmt: skip
+    rare(method, "--certainty", type=_certainty, default=CERTAINTY, metavar="P",
+         help=f"how sure: a chance to be wrong ({CERTAINTY:g}), or proven")  # fmt: skip
+    method.add_argument("--max-rounds", type=int, metavar="N",
+        help="rounds at most (30; auto takes what it needs)")  # fmt: skip
     end = command.add_argument_group("when to stop and go on")
     rare(end, "--max-bytes", type=float, metavar="N", help="stop after so many were moved")
     rare(end, "--max-seconds", type=float, metavar="S", help="stop after so long")
@@ -724,8 +765,22 @@ def _add_compare(commands: Any) -> None:
     _add_reading(command)
 
 
+def _certainty(text: str) -> float | str:
+    try:
+        return text if text == "proven" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is a chance to be wrong, such as 1e-6, or proven"
+        ) from None
+
+
 def _latency(text: str) -> float | str:
-    return text if text in NETWORKS else float(text)
+    try:
+        return text if text in NETWORKS else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give seconds, or one of {_names(map(repr, NETWORKS))}"
+        ) from None
 
 
 def _add_study(commands: Any) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
@@ -21,14 +21,15 @@ from localpower.api import METHODS, is_told, svd
 from localpower.core.certificate import rayleigh_ritz
 from localpower.core.engine import Engine
 from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError, MissingExtra
+from localpower.core.files import replacing
 from localpower.core.linalg import Array
 from localpower.core.local_power import State
 from localpower.core.local_ritz import RitzState
 from localpower.data.source import Source, open_source
 from localpower.diagnostics.distance import subspace_distance
-from localpower.planning import RANK_ONLY, SMALL, size, work
+from localpower.planning import RANK_ONLY, SMALL, size, whole, work
 from localpower.progress import Progress
-from localpower.result import Record, Result, html_table, replacing
+from localpower.result import Record, Result, html_table
 
 METHODS_SHOWN = (
     *("local_ritz", "block_krylov", "dpi", "local_power:steps=4", "local_power:schedule=halving"),
@@ -40,11 +41,12 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "align": str,
     "align_at": str,
     "proposal": str,
-    "warm": lambda text: {"true": True, "false": False}[text.lower()],
+    "start": str,
     "width": int,
     "wire": str,
     "max_rounds": int,
     "tol": float,
+    "certainty": lambda text: text if text == "proven" else float(text),
 }
 FAILURES = (LocalPowerError, ValueError, MemoryError)
 LARGEST = 4e8 / 8  # entries of a matrix that a method may form unless it is named
@@ -134,7 +136,10 @@ class Comparison:
         for row in self.rows:
             if row.method == method:
                 return row
-        raise KeyError(method)
+        if method in self.missing:
+            raise KeyError(f"{method!r} did not run: {self.missing[method]}")
+        known = ", ".join(repr(row.method) for row in self.rows) or "none"
+        raise KeyError(f"no method {method!r} in this comparison: those that ran are {known}")
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -312,7 +317,12 @@ def picture_path(path: str | os.PathLike[str]) -> Path:
 
 def _asked(methods: str | Sequence[str]) -> dict[str, dict[str, Any]]:
     """Options of `svd` by the names that were given; commas also separate options of a method."""
-    names = re.split(r",(?!\s*\w+=)", methods) if isinstance(methods, str) else methods
+    if isinstance(methods, str):
+        names = re.split(r",(?!\s*\w+=)", methods)
+    else:
+        names = [*methods] if isinstance(methods, Iterable) else [methods]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"methods={methods!r} must be names, as 'local_ritz,dpi' or a list of such")
     found = {name.strip(): _options(name.strip()) for name in names}
     if not found:
         raise ValueError("methods is empty: name one at least")
@@ -336,11 +346,10 @@ def _options(text: str) -> dict[str, Any]:
     return options
 
 
-def _check(tol: float, max_rounds: int) -> None:
-    if not 0 <= tol < 1:
+def _check(tol: Any, max_rounds: Any) -> None:
+    if not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
         raise ValueError(f"tol={tol!r} is the sine of an angle: take 0 <= tol < 1")
-    if max_rounds < 1:
-        raise ValueError(f"max_rounds={max_rounds!r} must be 1 or more")
+    whole("max_rounds", max_rounds)
 
 
 def _reference(source: Source, rank: int, same: dict[str, Any]) -> tuple[Result, str]:
@@ -394,8 +403,9 @@ class Watch:
         if self.angles and self.angles[-1] is None and state.exact is not None:
             self.angles[-1] = self._angle(rayleigh_ritz(*state.exact)[1])
         basis: Array | None = state.basis
-        if self.certifies and is_told(record) and state.exact is not None:
-            basis = rayleigh_ritz(*state.exact)[1]
+        told = state.joined is not None or is_told(record)
+        if self.certifies and told and state.told is not None:
+            basis = rayleigh_ritz(*state.told)[1]
         elif not (isinstance(state, RitzState) and state.exact is not None):
             basis = basis if state.basis.shape[1] == self.answer.shape[1] else None
         self.angles.append(None if basis is None else self._angle(basis))

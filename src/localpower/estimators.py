@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from localpower.api import svd
+from localpower.api import CERTAINTY, MOST_NAMES, svd
 from localpower.core.engine import Engine
 from localpower.core.linalg import Array
 from localpower.core.schedule import Schedule
+from localpower.data.frames import is_frame
 from localpower.data.source import is_ours
 from localpower.engines.registry import is_shared, name_of
 
@@ -33,11 +35,13 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         align: str | None = None,
         align_at: str | None = None,
         proposal: str | None = None,
+        start: str | None = None,
         width: int | None = None,
-        max_rounds: int = 30,
+        max_rounds: int | None = None,
         max_bytes: float | None = None,
         max_seconds: float | None = None,
         tol: float | None = None,
+        certainty: float | str = CERTAINTY,
         workers: int | None = None,
         partition: str = "contiguous",
         shuffle: bool = False,
@@ -54,11 +58,13 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.align = align
         self.align_at = align_at
         self.proposal = proposal
+        self.start = start
         self.width = width
         self.max_rounds = max_rounds
         self.max_bytes = max_bytes
         self.max_seconds = max_seconds
         self.tol = tol
+        self.certainty = certainty
         self.workers = workers
         self.partition = partition
         self.shuffle = shuffle
@@ -79,6 +85,9 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             "progress": bool(options.pop("verbose")),
         }
         result = svd(X, self._rank, **how, **options)
+        names = getattr(self, "feature_names_in_", ())  # the array that was checked has none
+        if 0 < len(names) <= MOST_NAMES:
+            result = replace(result, run={**result.run, "names": [str(name) for name in names]})
 
         self.result_ = result
         self.components_ = result.components
@@ -100,6 +109,9 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def transform(self, X: Any) -> Array:
         """Project rows on the components, (n_samples, n_components)."""
         check_is_fitted(self)
+        named = self.result_.run.get("names") is not None and not hasattr(self, "feature_names_in_")
+        if named and is_frame(X):  # fitted on files: scikit-learn knows no names to compare
+            return self.result_.transform(X)
         return self.result_.transform(self._validated(X, reset=False))
 
     def inverse_transform(self, X: Any) -> Array:
@@ -171,9 +183,9 @@ class PCA(_Decomposition):
         By default ``min(n_samples, n_features)``.
     method : str
         ``"auto"`` takes the cheapest for the engine; `localpower.svd` has all names.
-    steps, schedule, align, align_at, proposal, width
+    steps, schedule, align, align_at, proposal, start, width
         Options of the method, as in `localpower.svd`.
-    max_rounds, max_bytes, max_seconds, tol
+    max_rounds, max_bytes, max_seconds, tol, certainty
         When to stop, as in `localpower.svd`.
     workers, partition, shuffle, memory, engine
         How rows are cut, and where they are worked on, as in `localpower.svd`.
@@ -233,9 +245,9 @@ class TruncatedSVD(_Decomposition):
         By default 2, or 1 where the data have no more.
     method : str
         ``"auto"`` takes the cheapest for the engine; `localpower.svd` has all names.
-    steps, schedule, align, align_at, proposal, width
+    steps, schedule, align, align_at, proposal, start, width
         Options of the method, as in `localpower.svd`.
-    max_rounds, max_bytes, max_seconds, tol
+    max_rounds, max_bytes, max_seconds, tol, certainty
         When to stop, as in `localpower.svd`.
     workers, partition, shuffle, memory, engine
         How rows are cut, and where they are worked on, as in `localpower.svd`.

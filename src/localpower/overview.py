@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from localpower.core.ledger import Ledger
 from localpower.core.linalg import Array, fold
 from localpower.core.local_matrix import LocalMatrix
+from localpower.core.scaling import dividing
 from localpower.core.shard import cut, is_stored
 from localpower.data.partition import Partition, partition
 from localpower.data.source import Source, open_source
@@ -53,7 +54,9 @@ class Entry(Protocol):
     @property
     def residual(self) -> float | None: ...
     @property
-    def rigorous(self) -> bool | None: ...
+    def proven(self) -> bool | None: ...
+    @property
+    def p(self) -> float | None: ...
 
 
 class Fitted(Protocol):
@@ -98,6 +101,7 @@ class Point:
     steps: int
     angle: float | None
     residual: float | None
+    sure: str
 
 
 def convergence(result: Fitted) -> list[Point]:
@@ -105,7 +109,7 @@ def convergence(result: Fitted) -> list[Point]:
     moved = accumulate(record.bytes_up + record.bytes_down for record in result.history)
     spent = accumulate(record.seconds for record in result.history)
     points = [
-        Point(record.round, b, s, record.steps, record.angle, record.residual)
+        Point(record.round, b, s, record.steps, record.angle, record.residual, in_short(record))
         for record, b, s in zip(result.history, moved, spent, strict=True)
     ]
     return [points[i] for i in evenly(len(points), MOST_ROUNDS)]
@@ -273,7 +277,8 @@ def look(result: Fitted, data: Any = None, shards: bool = True, scores: bool = T
     hint = NO_DATA.format(call="result.report(path, data=data)")
     if data is None:
         return Rows(_from_left(result) or hint, hint)
-    source = open_source(data, columns=result.components.shape[1])
+    names = result.run.get("names")
+    source = open_source(data, columns=result.components.shape[1], like=names)
     try:
         if source.columns != result.components.shape[1]:
             raise ValueError(
@@ -363,7 +368,8 @@ def _unlike(result: Fitted, source: Source, shards: Partition) -> Unlike:
         exponent = 0
     matrices = [LocalMatrix(shard) for shard in shards.shards]
     for matrix in matrices:
-        matrix.prepare(result.mean, 1.0 if result.scale is None else 1.0 / result.scale, exponent)
+        factor, power = dividing(result.scale)
+        matrix.prepare(result.mean, factor, power if result.scale is not None else exponent)
     own = source.separate and len(source.names) == len(matrices)
     names = source.names if own and not source.names[0].startswith("data") else ()
     if d <= EXACT_COLUMNS and len(matrices) * d**3 <= EXACT_WORK:
@@ -430,14 +436,12 @@ class Verdict:
 
 
 ANGLE = "The subspace found differs from the true one by an angle whose sine is at most {:.1e}. "
-PROVEN = (
-    "This is proven: what the components leave of the data's variance is too little to hide more."
-)
-PROBABLE = (
-    "This is probable, not proven: it holds unless the random start happened to miss a direction "
-    "almost completely."
-)
-WHOLE = "The method saw the whole matrix of inner products, so nothing is hidden but by rounding."
+GUESS = "If nothing was missed, the sine of the angle to the true subspace is at most {:.1e}. "
+PROVEN = "Proven, for every matrix: nothing large enough to change the answer was missed."
+TESTED = "Tested by random probes, not proven: a wrong answer passes {}."
+DOUBTED = "Not certain enough: a wrong answer passes the test by random probes {}."
+NO_GAP = "No gap is seen after the last component: another set may be as good."
+UNTESTED = "Neither proven nor tested: something larger may have been missed."
 ENDS = {
     "max_rounds": ("max_rounds was reached", "Raise max_rounds, or take method='local_ritz'."),
     "budget": ("the budget was used up", "Raise max_bytes or max_seconds."),
@@ -445,10 +449,57 @@ ENDS = {
         "rounds no longer helped: with several local steps, shards that differ keep the error up",
         "Take schedule='halving', or method='local_ritz'.",
     ),
+    "unsure": (
+        "the components are exact to the tolerance, but it is not certain that they are the "
+        "largest",
+        "Take method='local_ritz', start='random', a larger certainty, or method='tsqr'.",
+    ),
+    "rounding": (
+        "the last components are too small, compared with the first, for the precision of numbers",
+        "Give scale='std' if columns have different units, or take method='tsqr'.",
+    ),
     "callback": ("the callback asked for it", "Let it run on."),
     "end": ("the method does no more rounds", "Take a method that iterates, as 'local_ritz'."),
 }
+CERTIFYING = ("local_ritz", "block_krylov", "block_lanczos")  # also without a tolerance
 ONE_SHOT = ("uda", "wda", "aligned_average", "dr_svd", "one_shot")
+
+
+def how_sure(last: Entry, run: Mapping[str, Any]) -> str:
+    """Say how sure what a round claims is."""
+    if last.proven:
+        return PROVEN
+    if last.p is None or last.p >= 1:
+        return UNTESTED
+    return (TESTED if is_sure(last, run) else DOUBTED).format(odds(last.p))
+
+
+def is_sure(last: Entry, run: Mapping[str, Any]) -> bool:
+    """Whether what a round claims is proven, or as certain as the run was asked to be."""
+    wanted = run.get("certainty")
+    enough = wanted if isinstance(wanted, int | float) else 0.0
+    return bool(last.proven) or (last.p is not None and last.p <= enough)
+
+
+def in_short(record: Entry) -> str:
+    """How sure a round is, in a word: proven, p, or nothing where nothing is known."""
+    if record.proven:
+        return "proven"
+    return "" if record.p is None or record.p >= 1 else f"p = {record.p:.0e}"
+
+
+def odds(p: float) -> str:
+    """Say how often something of that chance happens at most.
+
+    Examples
+    --------
+    >>> odds(8.2e-7), odds(0.03), odds(1e-30)
+    ('at most once in 1,200,000 runs', 'at most once in 33 runs', 'less than once in 1e+12 runs')
+    """
+    if p < 1e-12:
+        return "less than once in 1e+12 runs"
+    digits = max(0, int(np.log10(1 / p)) - 1)
+    return f"at most once in {int(1 / p / 10**digits) * 10**digits:,} runs"
 
 
 def verdict(result: Fitted) -> Verdict:
@@ -457,6 +508,11 @@ def verdict(result: Fitted) -> Verdict:
     tol = float(run.get("tol") or 0.0)
     if reason == "degraded":
         return _degraded(run)
+    if not result.history:
+        return Verdict("fair", "Nothing is certified", "The rounds of the run are not recorded.")
+    last = result.history[-1]
+    sure = how_sure(last, run)
+    bound = last.angle if last.angle is not None and last.angle < 1 else None
     if reason == "exact":
         how = (
             "from the matrix of inner products of the columns: small singular values have half the "
@@ -464,14 +520,9 @@ def verdict(result: Fitted) -> Verdict:
             if run.get("method") == "gram"
             else "from triangular factors of the shards, with all digits"
         )
-        text = f"The method does not iterate. It computes the answer at once, {how}."
+        text = f"The method does not iterate. It computes the answer at once, {how}. "
+        text += NO_GAP if bound is None else ANGLE.format(bound) + sure
         return Verdict("good", "Exact, up to rounding", text)
-    if not result.history:
-        return Verdict("fair", "Nothing is certified", "The rounds of the run are not recorded.")
-    last = result.history[-1]
-    sure = PROVEN if last.rigorous else PROBABLE
-    sure = WHOLE if run.get("method") == "gram" else sure
-    bound = last.angle if last.angle is not None and last.angle < 1 else None
     if reason == "angle" and bound is not None:
         return Verdict("good", "Certified", ANGLE.format(bound) + sure)
     if reason == "residual":
@@ -479,16 +530,20 @@ def verdict(result: Fitted) -> Verdict:
             "good",
             "Certified by residuals",
             "The last component and the next one explain so nearly the same that no one could tell "
-            "them apart. Every component found is exact for data that differ by "
-            f"{last.residual:.1e} of their size, but another set would be as good.",
+            "them apart. Every component found is exact for data that differ from these by at most "
+            f"{last.residual:.1e} of what it explains, but another set would be as good. " + sure,
         )
     why, advice = ENDS.get(reason, (reason, "Give tol=1e-8."))
     if tol:
-        known = ANGLE.format(bound) + sure if bound is not None else "No angle is certified."
+        claim = (ANGLE if is_sure(last, run) else GUESS).format(bound or 0.0)
+        known = claim + sure if bound is not None else "No angle is certified."
         text = f"A sine of {power(tol)} was asked for and is not certified: {why}. {known}"
         return Verdict("poor", "Not converged", text, advice)
     if bound is not None:
-        return Verdict("fair", "Ended with a known bound", ANGLE.format(bound) + sure)
+        if is_sure(last, run):
+            return Verdict("fair", "Ended with a known bound", ANGLE.format(bound) + sure)
+        text = f"The run ended as {why}. " + GUESS.format(bound) + sure
+        return Verdict("fair", "Ended without certainty", text, advice)
     if run.get("method") in ONE_SHOT:
         text = (
             "This method makes one estimate and tells nothing of its error, which may be large "
@@ -504,7 +559,9 @@ def verdict(result: Fitted) -> Verdict:
     text = (
         f"The run ended as {why}. How far the components are from the true ones was not measured."
     )
-    return Verdict("fair", "Nothing is certified", text, "Give tol=1e-8 for a certificate.")
+    if run.get("method") not in CERTIFYING:
+        advice = "Give tol=1e-8 for a certificate."
+    return Verdict("fair", "Nothing is certified", text, advice)
 
 
 def _degraded(run: Mapping[str, Any]) -> Verdict:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, inf, sqrt
+from math import ceil, inf, log, sqrt
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
-from localpower.core.block_lanczos import BLOCK
+from localpower.core.block_lanczos import BLOCK, LanczosState
 from localpower.core.ledger import Ledger, Round
 from localpower.core.ledger import size as size
 from localpower.core.linalg import Array, random_basis
+from localpower.core.local_matrix import GRAM_COLUMNS
 from localpower.core.local_power import State
-from localpower.core.local_ritz import RESTART, WARM_STEPS, local_ritz
-from localpower.core.scaling import columns, describe, prepare
+from localpower.core.local_ritz import MERGED, RESTART, local_ritz
+from localpower.core.scaling import SCALES, columns, describe, prepare
 from localpower.core.shard import Held, Shard, cut
 from localpower.core.tasks import GramTriangle, unpacked
 from localpower.data.memory import budget
@@ -47,6 +49,7 @@ READ = 40  # operations in the time in which an entry is brought from memory
 ONE_ROUND = ("gram", "tsqr")
 MOST_ROUNDS = 100_000
 START = 0.5  # size of each unwanted part in a random start, against the wanted ones
+MERGED_ERROR = 0.03  # sine that a merged start leaves, times (σ_{w+1}/σ_k)^1.5
 LARGEST_LOSS = 1e-14  # tolerance below which a Gram matrix has lost too many digits
 
 
@@ -113,7 +116,8 @@ class Plan:
         for row in self.rows:
             if row.method == method:
                 return row
-        raise KeyError(method)
+        known = ", ".join(repr(row.method) for row in self.rows)
+        raise KeyError(f"no method {method!r} in this plan: take one of {known}")
 
     def __iter__(self) -> Iterator[Cost]:
         return iter(self.rows)
@@ -173,7 +177,7 @@ def plan(
     flops: float = FLOPS,
     center: bool = False,
     scale: str | None = None,
-    dtype: str = "float64",
+    dtype: str | None = None,
     memory: int | str | None = None,
 ) -> Plan:
     """Predict what every method would cost, without running any.
@@ -199,7 +203,7 @@ def plan(
     flops : float
         Operations a second of one worker.
     center, scale, dtype, memory
-        As in `svd`; `dtype` where `data` is a shape.
+        As in `svd`; `dtype` where `data` is a shape, ``"float64"`` by default.
 
     Returns
     -------
@@ -210,15 +214,24 @@ def plan(
     >>> import localpower as lp
     >>> plan = lp.plan((1_000_000, 5000), 10, workers=100, tol=1e-6, latency="wide area")
     >>> plan.choice.method, plan["gram"].bytes_up
-    ('block_lanczos', 100100800.0)
+    ('block_lanczos', 100101320.0)
     """
     alpha, beta = _network(latency, bandwidth)
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(x, int) for x in data):
-        n, d = data
-        entries, kind, found, limit = n * d, np.dtype(dtype), None, budget(memory)
+    rank, workers = whole("rank", rank), None if workers is None else whole("workers", workers)
+    width = None if width is None else whole("width", width)
+    _check(tol, flops, scale)
+    shape = _shape(data)
+    if shape is not None:
+        n, d = shape
+        entries, kind, found, limit = n * d, _kind(dtype), None, budget(memory)
         stored = 0.0
         sizes = _sizes(n, workers or cores())
     else:
+        if dtype is not None:
+            raise ValueError(
+                f"dtype={dtype!r} is for a shape, and data have their own; leave it out, or give "
+                "what localpower.read(data, dtype=…) returns"
+            )
         source = open_source(data, memory=memory, shards=workers)
         try:
             n, d, kind, limit = source.rows, source.columns, source.dtype, source.memory
@@ -230,6 +243,8 @@ def plan(
                 source.close()
     if not 1 <= rank <= min(n, d):
         raise ValueError(f"rank={rank!r}: take 1 to {min(n, d)} for data of {n} x {d}")
+    if width is not None and not rank <= width <= d:
+        raise ValueError(f"width={width}: take {rank} (the rank) to {d} (the columns)")
     task = Problem(
         sizes=sizes,
         columns=d,
@@ -239,7 +254,7 @@ def plan(
         width=min(rank + EXTRA, d) if width is None else width,
         tol=tolerance(kind) if tol is None else tol,
         memory=limit,
-        center=center,
+        center=bool(center),
         scale=scale,
         latency=alpha,
         bandwidth=beta,
@@ -269,11 +284,55 @@ def _network(latency: float | str, bandwidth: float | None) -> tuple[float, floa
             raise ValueError(f"latency={latency!r} is not known: give seconds, or one of {known}")
         seconds, usual = NETWORKS[latency]
     else:
-        seconds, usual = float(latency), NETWORKS["data centre"][1]
-    rate = usual if bandwidth is None else float(bandwidth)
+        seconds, usual = _number("latency", latency), NETWORKS["data centre"][1]
+    rate = usual if bandwidth is None else _number("bandwidth", bandwidth)
     if not (0 <= seconds < inf and rate > 0):
         raise ValueError(f"latency={latency!r}, bandwidth={bandwidth!r}: both must be above 0")
     return seconds, rate
+
+
+def _shape(data: Any) -> tuple[int, int] | None:
+    """Rows and columns if that is what was given; None if it is data."""
+    if not isinstance(data, tuple) or not data or not all(isinstance(x, Number) for x in data):
+        return None
+    counts = [x for x in data if isinstance(x, int | np.integer) and not isinstance(x, bool)]
+    if len(data) != 2 or len(counts) != 2 or min(counts) < 1:
+        raise ValueError(
+            f"data={data!r}: a shape is two whole numbers, (rows, columns), each 1 or more"
+        )
+    return int(data[0]), int(data[1])
+
+
+def _kind(dtype: Any) -> np.dtype[Any]:
+    known = {name: np.dtype(name) for name in ("float32", "float64")}
+    name = getattr(dtype, "__name__", str(dtype or "float64"))
+    if name not in known:
+        raise ValueError(f"dtype={dtype!r} is not known: take 'float32' or 'float64'")
+    return known[name]
+
+
+def _check(tol: Any, flops: Any, scale: Any) -> None:
+    if tol is not None and not 0 < _number("tol", tol) < 1:
+        raise ValueError(f"tol={tol!r} is the sine of an angle: take 0 < tol < 1")
+    if not 0 < _number("flops", flops) < inf:
+        raise ValueError(f"flops={flops!r} must be above 0: operations a second of one worker")
+    if scale is not None and (not isinstance(scale, str) or scale not in SCALES):
+        raise ValueError(f"scale={scale!r} is not known: take one of {', '.join(SCALES)}, or None")
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name}={value!r} must be a number")
+    return float(value)
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number, 1 or more; `name` is the argument that it was given as."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}={value!r} must be a whole number")
+    if value < 1:
+        raise ValueError(f"{name}={value!r} must be 1 or more")
+    return int(value)
 
 
 def shard_sizes(source: Source, workers: int | None, at_once: int) -> tuple[int, ...]:
@@ -336,8 +395,10 @@ def spectrum(source: Source, rank: int, center: bool, scale: str | None) -> tupl
             return np.maximum(np.linalg.eigvalsh(upper, "U")[::-1], 0.0), what
         width = min(3 * (rank + EXTRA), taken, d)
         start = random_basis(d, width, np.random.default_rng(0)).astype(engine.dtype)
-        states = local_ritz(engine, State(start), proposal="residual", steps=1, warm=False)
-        values = [state.values for state, _ in zip(states, range(5), strict=False)]
+        states = local_ritz(
+            engine, State(start), min(rank, width), proposal="residual", steps=1, start="random"
+        )
+        values = [state.values[:width] for state, _ in zip(states, range(5), strict=False)]
         return np.maximum(values[-1], 0.0), what
 
 
@@ -408,23 +469,22 @@ class Decay:
         gap = max(self.values[self.rank - 1] / beyond - 1, 1e-12)
         return float(np.arccosh(max(start / self.tol, 1.0)) / np.arccosh(1 + 2 * gap))
 
-    def krylov(self) -> int:
-        """Block Krylov after a warm start; at the latest when its space is all there is."""
-        return min(1 + ceil(0.7 * self.degree(0.1)), self._full(self.width) + 1)
+    def merged(self) -> int:
+        """After a merged start the space has all but what is beyond that; narrow blocks follow."""
+        start = min(MERGED * self.rank, self.columns)
+        if start >= self.columns or start >= len(self.values):
+            return 1
+        beyond = self.values[start] or np.finfo(float).tiny
+        gap = max(self.values[self.rank - 1] / beyond - 1, 1e-12)
+        error = MERGED_ERROR / (1 + gap) ** 1.5
+        degree = max(0.0, log(error / 2 / self.tol) / float(np.arccosh(1 + 2 * gap)))
+        return min(2 + ceil(degree), 2 + ceil((self.columns - start) / self.rank))
 
     def lanczos(self, block: int) -> int:
         """Narrow blocks from a random start: about 2.5 columns more for each that is asked for."""
         rounds = 1 + 0.7 * self.degree(sqrt(self.columns * self.rank))
         more = 2.5 * self.rank * (1 / block - 1 / self.width)
         return min(ceil(rounds + more), ceil(self.columns / block))
-
-    def ritz(self) -> int:
-        """LocalRitz with blocks twice as wide after the first."""
-        return min(max(3, 1 + ceil(0.5 * self.degree(0.1))), 1 + self._full(2 * self.width))
-
-    def _full(self, block: int) -> int:
-        """Rounds after which the search space is all there is."""
-        return 1 + ceil(max(0, self.columns - self.width) / block)
 
 
 Way = tuple[dict[str, Any], list[Round], float, str, bool]
@@ -492,6 +552,7 @@ def _factors(task: Problem, method: str) -> list[Round]:
     r = task.rank if method in RANK_ONLY else task.width
     m = len(task.sizes)
     up = sum(min(s, r) * r for s in task.sizes) / m
+    up += 0 if task.center else r + r * (r + 1) // 2  # what variances are made of
     return [_round(task, "Triangle", task.columns * r, up, phase="factors")]
 
 
@@ -520,33 +581,33 @@ def _ritz_round(task: Problem) -> float:
     return 8.0 * task.columns * RESTART * task.width**2
 
 
-def _krylov(task: Problem, decay: Decay) -> Way:
-    rounds, block = decay.krylov(), task.columns * task.width
-    records = [_round(task, "PowerSteps", block, block)] * rounds
-    products = rounds + WARM_STEPS - 1
-    flops = products * task.product(task.width) + rounds * _ritz_round(task)
-    return {"method": "block_krylov"}, records, flops, "", True
+def _merged(method: str) -> Callable[[Problem, Decay], Way]:
+    def way(task: Problem, decay: Decay) -> Way:
+        d, k, rounds = task.columns, task.rank, decay.merged()
+        wide = min(max(MERGED * k, task.width), d)
+        found = sum(min(s, wide) for s in task.sizes)
+        start = _round(task, "LeadingFactor", 0, d * found / len(task.sizes))
+        first = d * min(max(found, task.width), wide)
+        records = [start, *[_round(task, "PowerSteps", first, first)] * min(1, rounds - 1)]
+        records += [_round(task, "PowerSteps", d * k, d * k)] * (rounds - 2)
+        alone = d * task.share + 9.0 * d**3 if d <= GRAM_COLUMNS else 5 * task.product(wide)
+        merges = len(task.sizes) * 24.0 * d * wide**2
+        flops = alone + merges + task.product(wide) + (rounds - 2) * task.product(k)
+        return {"method": method}, records, flops + rounds * _ritz_round(task), "", True
+
+    return way
 
 
 def _lanczos(task: Problem, decay: Decay) -> Way:
     wide = min(BLOCK, task.width)
     rounds, block = decay.lanczos(wide), task.columns * wide
-    records = [_round(task, "PowerSteps", block, block)] * rounds
+    more = task.columns * min(LanczosState.PROBES, task.columns - wide)  # once the answer is near
+    plain = _round(task, "PowerSteps", block, block)
+    probed = _round(task, "PowerSteps", block + more, block + more)
+    early = min(rounds, max(2, rounds // 3))
+    records = [plain] * early + [probed] * (rounds - early)
     flops = rounds * (task.product(wide) + wide / task.width * _ritz_round(task))
     return {"method": "block_lanczos"}, records, flops, "", True
-
-
-def _ritz(task: Problem, decay: Decay) -> Way:
-    rounds, block = decay.ritz(), task.columns * task.width
-    narrow = _round(task, "PowerSteps", block, block)
-    wide = _round(task, "PowerSteps", 2 * block, 2 * block)
-    ask = _round(task, "Refine", 2 * block, block, only=1)
-    records = [narrow] * min(2, rounds)
-    for _ in range(rounds - 2):
-        records += [ask, wide]
-    steps = WARM_STEPS + 1 + (rounds - 2) * (2 + 2 * STEPS)
-    flops = steps * task.product(task.width) + 2 * rounds * _ritz_round(task)
-    return {"method": "local_ritz"}, records, flops, "", True
 
 
 def _exact(method: str) -> Callable[[Problem, Decay], Way]:
@@ -593,8 +654,8 @@ def _dr_svd(task: Problem, decay: Decay) -> Way:
 
 
 WAYS: dict[str, Callable[[Problem, Decay], Way]] = {
-    "local_ritz": _ritz,
-    "block_krylov": _krylov,
+    "local_ritz": _merged("local_ritz"),
+    "block_krylov": _merged("block_krylov"),
     "block_lanczos": _lanczos,
     "gram": _exact("gram"),
     "tsqr": _exact("tsqr"),

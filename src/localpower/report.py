@@ -116,7 +116,7 @@ def _head(result: Fitted) -> str:
         ),
         "Asked for": (
             f"{run.get('rank')} {kind}",
-            f"to a sine of {overview.power(run['tol'])}"
+            f"to a sine of {overview.power(run['tol'])}{_certainty(run)}"
             if run.get("tol")
             else "without a tolerance",
         ),
@@ -148,6 +148,14 @@ def _head(result: Fitted) -> str:
         f"<p>{_text(found.text)}</p>{advice}</div>\n"
         f'<dl class="facts">{listed}</dl>'
     )
+
+
+def _certainty(run: Mapping[str, Any]) -> str:
+    """How sure the answer was asked to be; runs of old versions do not tell."""
+    wanted = run.get("certainty")
+    if not wanted:
+        return ""
+    return ", proven" if wanted == "proven" else f", proven or with p ≤ {overview.power(wanted)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +342,9 @@ def _convergence(result: Fitted) -> str:
     )
     few = "" if len(points) == len(result.history) else f" {len(points)} rounds, evenly chosen."
     note = _soft(
-        "What is certified after each round. A bound of 1 says nothing yet. Residuals are relative "
-        f"to the largest eigenvalue.{few}"
+        "What is known after each round; points tell how sure it is. A bound of 1 says nothing "
+        "yet. Residuals are relative "
+        f"to the component's own eigenvalue.{few}"
     )
     switch = f'<fieldset class="switch"><legend>against</legend>{buttons}{panels}</fieldset>'
     return _section("convergence", "Convergence", note + key + switch)
@@ -344,7 +353,8 @@ def _convergence(result: Fitted) -> str:
 def _told(point: overview.Point) -> list[str]:
     angle = "not known" if point.angle is None else f"at most {point.angle:.2e}"
     residual = "not known" if point.residual is None else f"{point.residual:.2e}"
-    return [f"sine of the angle {angle}", f"residual {residual}"]
+    sure = f" ({point.sure or 'not certain'})" if (point.angle or 1.0) < 1 else ""
+    return [f"sine of the angle {angle}{sure}", f"residual {residual}"]
 
 
 def _curve(points: Sequence[overview.Point], name: str, y: Axis, tol: float) -> str:

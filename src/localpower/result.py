@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from hashlib import file_digest
 from html import escape
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
-from localpower import pictures, report
+from localpower import overview, pictures, report
 from localpower.core import wire
+from localpower.core.certificate import Certificate
 from localpower.core.errors import DataError
+from localpower.core.files import locked, replacing, synchronise
 from localpower.core.ledger import Ledger, Round, size
 from localpower.core.linalg import Array
 from localpower.core.local_matrix import LocalMatrix
+from localpower.core.scaling import dividing
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 
 FORMAT = 1
 ARRAYS, RUN = "model.npz", "run.json"
+NEW = "model.new.npz"  # the arrays of a model that is being saved, until they are ARRAYS
 MOST_SHOWN = 20  # components in a table
+LARGE = 2.0**1000  # a scale whose multiples may leave the number format
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,12 @@ class Record:
     angle : float or None
         Certified bound of the sine of the angle to the answer; None where the method does not tell.
     residual : float or None
-        The largest residual of a component, relative to the largest eigenvalue.
-    rigorous : bool or None
-        Whether the bound of the angle is proven, up to a factor of ten.
+        The largest residual of a component, relative to its own eigenvalue.
+    proven : bool or None
+        Whether the bound of the angle is proven: nothing can be hidden.
+    p : float or None
+        Else the chance of what was seen if something large enough to matter were hidden; 0 if
+        proven, 1 if nothing is known of that.
     """
 
     round: int
@@ -58,7 +67,8 @@ class Record:
     bytes_read: int = 0
     angle: float | None = None
     residual: float | None = None
-    rigorous: bool | None = None
+    proven: bool | None = None
+    p: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -77,9 +87,10 @@ class Result:
         The orthonormal basis that the method ended with.
     mean : (d,) ndarray or None
         What was subtracted from each row: column means if centred; column minima if scaled by
-        min-max alone.
+        min-max alone. It is in float64 where the type of the data would round it.
     scale : (d,) ndarray or None
-        What columns were divided by afterwards.
+        What columns were divided by afterwards, in float64 likewise. A range beyond the largest
+        number counts as that.
     explained_variance, explained_variance_ratio : (k,) ndarray
         Variance of the data along each component, and as a share of the total variance. Divided
         by n - 1 if centred (as scikit-learn's PCA), else by n (as its TruncatedSVD).
@@ -105,9 +116,16 @@ class Result:
 
     @property
     def residuals(self) -> Array | None:
-        """Residual of each component, relative to the largest eigenvalue; None if not known."""
-        known = self.run.get("residuals")
-        return None if known is None else np.asarray(known)
+        """Residual of each component, relative to its own eigenvalue; None if not known."""
+        return None if self.certificate is None else self.certificate.residuals
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What is known of the components, and how sure it is; None if the method does not tell."""
+        known = self.run.get("certificate")
+        if known is None:
+            return None
+        return Certificate(**known | {"residuals": np.asarray(known["residuals"])})
 
     @property
     def converged(self) -> bool:
@@ -119,8 +137,10 @@ class Result:
         """Why the run ended.
 
         ``"angle"`` or ``"residual"`` (converged), ``"exact"`` (a method that does not iterate to a
-        tolerance), ``"max_rounds"``, ``"stalled"``, ``"budget"``, ``"callback"``, ``"end"`` (of the
-        schedule, or of a one-shot baseline) or ``"degraded"`` (without shards that were lost).
+        tolerance), ``"max_rounds"``, ``"stalled"``, ``"unsure"`` (what was found may not be the
+        largest), ``"rounding"`` (numbers have too few digits), ``"budget"``, ``"callback"``,
+        ``"end"`` (of the schedule, or of a one-shot baseline) or ``"degraded"`` (without shards
+        that were lost).
         """
         return str(self.run.get("reason", "end"))
 
@@ -162,37 +182,54 @@ class Result:
             f"round{'s' * (rounds != 1)}, seed {run.get('seed')}",
             f"moved {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
             f"{ledger.messages} messages, set-up and factors included",
-            self._certificate(),
+            *self._certificate(),
         ]
         chosen = run.get("why", "asked for")
         return what if chosen == "asked for" else [*what, f"chosen: {chosen}"]
 
-    def _certificate(self) -> str:
-        if self.reason == "exact":
-            return "exact, up to rounding"
+    def _certificate(self) -> list[str]:
+        """Say how good the answer is known to be, and how sure that is, as the page of the run."""
+        last = self.history[-1] if self.history else None
         if self.reason == "degraded":
             lost = self.run["degraded"]
             rows = sum(part["rows"] for part in lost)
-            return f"without {rows} rows: shards {[part['shard'] for part in lost]} were lost"
-        last = self.history[-1] if self.history else None
+            return [f"without {rows} rows: shards {[part['shard'] for part in lost]} were lost"]
+        if self.reason == "exact" and last is not None and (last.angle or 1.0) >= 1:
+            return ["exact, up to rounding", overview.NO_GAP]
         if last is None or last.angle is None:
-            return f"not certified (ended by {self.reason}); give tol=1e-8 for a certificate"
-        whole = self.run.get("method") in ("gram", "tsqr")  # nothing can have been missed
-        sure = "proven" if last.rigorous or whole else "unless the random start missed something"
-        state = "converged" if self.converged else f"not converged ({self.reason})"
-        return f"{state}: sine of the angle to the answer at most {last.angle:.1e}, {sure}"
+            advice = overview.verdict(self).advice
+            return [f"not certified: {overview.ENDS.get(self.reason, (self.reason,))[0]}", advice]
+        state = (
+            f"not converged ({self.reason})" if self.run.get("tol") else "no tolerance asked for"
+        )
+        if self.converged:
+            state = "exact, up to rounding" if self.reason == "exact" else "converged"
+        if self.reason == "residual":
+            known = f"no gap after the last component; residuals are at most {last.residual:.1e}"
+        elif last.angle >= 1:
+            return [f"{state}: no angle is certified; residuals are at most {last.residual:.1e}"]
+        elif not overview.is_sure(last, self.run):
+            known = f"if nothing was missed, the sine of the angle is at most {last.angle:.1e}"
+        else:
+            known = f"the sine of the angle to the answer is at most {last.angle:.1e}"
+        return [f"{state}: {known}", overview.how_sure(last, self.run)]
 
     def transform(self, data: Any) -> Array:
-        """Project rows on the components, (n, k); takes whatever `svd` takes as data."""
+        """Project rows on the components, (n, k); takes whatever `svd` takes as data.
+
+        Columns are found by name, in whatever order they are, where the data and the rows that were
+        fitted have names; other columns are left out, with a `DataHint`. Without names on either
+        side, columns must be those of the fit in the same order.
+        """
         d = self.components.shape[1]
-        source = open_source(data, columns=d)
+        source = open_source(data, columns=d, like=self.run.get("names"))
         if source.columns != d:
             raise DataError(
                 f"data has {source.columns} columns where the model has {d}; give those that it "
                 "was fitted on, with columns= or drop="
             )
         matrix = LocalMatrix(contiguous(source, 1).shards[0])
-        matrix.prepare(self.mean, 1.0 if self.scale is None else 1.0 / self.scale)
+        matrix.prepare(self.mean, *dividing(self.scale))
         with np.errstate(invalid="ignore"):
             scores = matrix.apply(self.components.T)
         if source is not data:
@@ -209,10 +246,15 @@ class Result:
         k = self.components.shape[0]
         if scores.ndim != 2 or scores.shape[1] != k:
             raise ValueError(f"scores must be (n, {k}), got shape {scores.shape}")
-        rows = scores @ self.components
-        if self.scale is not None:
-            rows = rows * self.scale
-        return rows if self.mean is None else rows + self.mean
+        rows: Array = scores @ self.components
+        if self.scale is None and self.mean is None:
+            return rows
+        scale = np.ones(1) if self.scale is None else self.scale.astype(np.float64)
+        mean = np.zeros(1) if self.mean is None else self.mean.astype(np.float64)
+        half = np.where(scale > LARGE, 2.0, 1.0)  # out of range, maybe, until the mean is there
+        whole: Array = rows * (scale / half) + mean / half
+        with np.errstate(over="ignore"):
+            return (half * whole).astype(rows.dtype, copy=False)
 
     def report(
         self,
@@ -250,7 +292,11 @@ class Result:
         return pictures.plot(self, kind, data, grid)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the directory `path`: ``model.npz`` and ``run.json``, each replaced at once."""
+        """Write the directory `path`: ``model.npz`` and ``run.json``.
+
+        A model that is there is replaced at once: whenever this ends, the whole old one or the
+        whole new one can be loaded.
+        """
         folder = model_folder(path)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {name: getattr(self, name) for name in ARRAY_FIELDS}
@@ -260,28 +306,37 @@ class Result:
             "history": [asdict(record) for record in self.history],
             "ledger": [asdict(record) for record in self.ledger.records],
         }
-        text = json.dumps(readable, indent=1) + "\n"
-        with replacing(folder / ARRAYS) as stream:
-            np.savez(stream, **{n: a for n, a in arrays.items() if a is not None})
-        with replacing(folder / RUN) as stream:
-            stream.write(text.encode())
+        with locked(folder):
+            new = folder / NEW
+            _finish(folder)
+            try:
+                with replacing(new) as stream:
+                    np.savez(stream, **{n: a for n, a in arrays.items() if a is not None})
+                readable["arrays"] = _digest(new)
+                with replacing(folder / RUN) as stream:  # from here on, the new model counts
+                    stream.write((json.dumps(readable, indent=1) + "\n").encode())
+                os.replace(new, folder / ARRAYS)
+            finally:
+                _finish(folder)
+            synchronise(folder)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Result:
         """Read a model that `save` wrote; nothing is unpickled."""
         folder = Path(path)
         try:
-            readable = json.loads((folder / RUN).read_bytes())
-            if readable["format"] != FORMAT:
-                raise DataError(
-                    f"{folder}: a model of format {readable['format']}, this version reads "
-                    f"{FORMAT}; fit it again, or use the version that wrote it"
-                )
-            with (
-                open(folder / ARRAYS, "rb") as stream,
-                np.load(stream, allow_pickle=False) as content,
-            ):
-                arrays = {name: content[name] for name in content}
+            with locked(folder):
+                readable = json.loads((folder / RUN).read_bytes())
+                if readable["format"] != FORMAT:
+                    raise DataError(
+                        f"{folder}: a model of format {readable['format']}, this version reads "
+                        f"{FORMAT}; fit it again, or use the version that wrote it"
+                    )
+                with (
+                    open(_arrays_of(folder, readable), "rb") as stream,
+                    np.load(stream, allow_pickle=False) as content,
+                ):
+                    arrays = {name: content[name] for name in content}
             _check_arrays(arrays)
             return cls(
                 **{name: arrays.get(name) for name in ARRAY_FIELDS},  # type: ignore[arg-type]
@@ -344,18 +399,33 @@ def html_table(about: Sequence[str], head: Sequence[str], rows: Iterable[Sequenc
 ARRAY_FIELDS = tuple(entry.name for entry in fields(Result))[:8]
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file beside `path` and put it in place when it is complete and on the disk."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with open(part, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+def _digest(path: Path) -> str:
+    with open(path, "rb") as stream:
+        return file_digest(stream, "sha256").hexdigest()
+
+
+def _arrays_of(folder: Path, readable: Mapping[str, Any]) -> Path:
+    """Find the arrays that ``run.json`` belongs to; models of old versions do not tell."""
+    wanted, usual = readable.get("arrays"), folder / ARRAYS
+    for path in (usual, folder / NEW):  # the latter if `save` was ended early
+        if wanted is not None and path.exists() and _digest(path) == wanted:
+            return path
+    if wanted is not None and usual.exists():
+        raise ValueError(f"{ARRAYS} is not the one that {RUN} was written with")
+    return usual
+
+
+def _finish(folder: Path) -> None:
+    """Do what a `save` that was ended early did not: put new arrays in place, or remove them."""
+    new, counts = folder / NEW, False
+    if not new.exists():
+        return
+    with suppress(FileNotFoundError, ValueError, AttributeError):  # no model is there yet
+        counts = _arrays_of(folder, json.loads((folder / RUN).read_bytes())) == new
+    if counts:
+        os.replace(new, folder / ARRAYS)
+    else:
+        new.unlink()
 
 
 def _check_arrays(arrays: Mapping[str, Array]) -> None:

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from helpers import ENGINES, METHODS, REMOTE, cluster, same_bits, with_spectrum
 
 import localpower as lp
+from localpower.core.checksum import checksum
 from localpower.core.errors import EngineError
 from localpower.core.ledger import arrays
 from localpower.core.tasks import Describe, PowerSteps, Scatter, TopVectors, Triangle
@@ -134,6 +135,12 @@ def test_sums_equal_the_product_with_all_rows(engine):
     Z = np.linalg.qr(np.random.default_rng(0).standard_normal((17, 3)))[0]
     total = place(engine, DENSE, 64).sum(PowerSteps(Z, steps=1)).product
     assert np.allclose(total, DENSE.T @ (DENSE @ Z), rtol=1e-12)
+
+
+def test_sums_have_the_checksum_of_all_rows_in_order(engine):
+    for data in (DENSE, SPARSE):
+        total = place(engine, data, 11).sum(Describe(extremes=True, checksum=True))
+        assert total.checksum == checksum(data)
 
 
 def test_an_engine_can_be_used_again_with_other_data(engine):

@@ -36,9 +36,9 @@ def test_the_kernels_are_compiled_where_there_is_a_compiler():
 
 
 def product(Z, shift, *blocks):
-    kernel = kernels.GramProduct(Z, shift)
+    kernel = kernels.GramProduct(Z)
     for block in blocks:
-        kernel.add(block)
+        kernel.add(block, shift)
     return kernel.result()
 
 

@@ -64,8 +64,10 @@ def test_rounds_exchanges_and_hops_are_counted_apart():
     assert everyone.ledger.phase("iterate").exchanges == 1
     krylov = lp.svd(A, 5, method="block_krylov", tol=1e-8, workers=4, rng=0)
     assert krylov.ledger.exchanges == 0
-    d, r, m = 120, 10, 4
-    assert all(record.bytes_up == m * d * r * 8 for record in krylov.history)
+    d, k, w, m = 120, 5, 40, 4
+    up = [record.bytes_up for record in krylov.history]
+    assert up == [m * d * width * 8 for width in (w, w, *[k] * (len(up) - 2))]
+    assert krylov.history[0].bytes_down == 0  # shards send what they find alone
 
 
 def test_the_whole_space_ends_the_iteration_by_itself():

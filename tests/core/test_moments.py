@@ -53,10 +53,11 @@ def check(stats, X):
     assert (stats.rows, stats.bad) == (n, None)
     np.testing.assert_array_equal(stats.low, X.min(axis=0))
     np.testing.assert_array_equal(stats.high, X.max(axis=0))
-    assert not np.abs(X).max() or np.ldexp(np.abs(X).max(), -stats.exponent) <= 1
-    unit = Fraction(2) ** stats.exponent
+    exponents = np.broadcast_to(stats.exponent, X.shape[1])
+    assert (np.ldexp(np.abs(X).max(axis=0), -exponents) <= 1).all()
     delta = 4 * n * EPS
     for j, column in enumerate(X.T.tolist()):
+        unit = Fraction(2) ** int(exponents[j])
         exact = [Fraction(x) / unit for x in column]
         mean = sum(exact) / n
         m2 = float(sum((x - mean) ** 2 for x in exact))
@@ -151,6 +152,58 @@ def test_float32_at_its_limits_has_the_moments_of_float64(kind, scale):
 def test_shards_of_very_different_scales_merge():
     parts = [np.full((2, 1), 1e-300), np.full((3, 1), 1e300), np.zeros((2, 1)), np.ones((1, 1))]
     check(merged([of(part) for part in parts], lambda _: 1), np.vstack(parts))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shards", [1, 2, 9])
+@pytest.mark.parametrize("sizes", [(1e100, 1e-100), (1e160, 1e-160), (1e300, 5e-324), (1e-300, 1)])
+def test_columns_of_very_different_size_keep_their_digits(kind, shards, sizes):
+    A = np.random.default_rng(0).integers(-9, 10, (60, 2))
+    stats = merged([of(part, kind) for part in np.array_split(A * sizes, shards)], lambda _: 1)
+    exponent = np.broadcast_to(stats.exponent, 2)
+    mean = np.ldexp(stats.mean.astype(np.longdouble), exponent) / sizes
+    m2 = np.ldexp(np.sqrt(stats.m2).astype(np.longdouble), exponent) / sizes
+    np.testing.assert_allclose(mean.astype(float), A.mean(axis=0), atol=50 * EPS)
+    np.testing.assert_allclose(m2.astype(float), np.sqrt(60 * A.var(axis=0)), rtol=50 * EPS)
+
+
+def test_a_column_that_is_zero_in_the_shard_with_large_ones_keeps_its_digits():
+    parts = [
+        np.array([[1.0, 1.0], [3.0, 5.0]]) * 1e-100,
+        np.array([[1.0, 0.0], [2.0, 0.0]]) * 1e100,
+    ]
+    for some in (parts, parts[::-1]):
+        stats = of(some[0]) + of(some[1])
+        deviation = np.ldexp(np.sqrt(stats.m2[1] / 4), stats.exponent[1])
+        np.testing.assert_allclose(deviation, np.std([1, 5, 0, 0]) * 1e-100)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [0.1, -3.7, 1e30, 1e-30])
+def test_a_column_of_one_value_has_exactly_that_mean_and_no_deviations(kind, dtype, value):
+    X = np.full((1000, 2), value, dtype)
+    X[:, 1] = np.arange(1000)
+    stats = merged([of(part, kind) for part in np.array_split(X, 7)], lambda _: 1)
+    assert np.ldexp(stats.mean, stats.exponent)[0] == X[0, 0]
+    assert stats.m2[0] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ratio", [1e3, 1e6, 1e9, 1e12, 1e15])
+def test_means_and_deviations_are_right_to_the_last_digits_of_the_deviations(kind, ratio):
+    deviations = np.random.default_rng(0).standard_normal((4000, 3)) * [1, 2, 3]
+    X = ratio + deviations
+    parts = [of(part, kind) for part in np.array_split(X, 9)]
+    stats = merged(parts, lambda _: 1)
+    exact = X.astype(np.longdouble) - X[0]
+    spread = np.square(exact - exact.mean(axis=0)).sum(axis=0)
+    allowed = 20 * EPS * min(ratio, 2.0**16)  # from there on, the mean has more digits
+    np.testing.assert_allclose(
+        np.ldexp(stats.m2, 2 * stats.exponent), spread.astype(float), rtol=allowed
+    )
+    mean = np.ldexp(stats.mean, stats.exponent) - X[0] + np.ldexp(stats.rest, stats.exponent)
+    np.testing.assert_allclose(mean, exact.mean(axis=0).astype(float), atol=allowed)
 
 
 @pytest.mark.parametrize("kind", KINDS)

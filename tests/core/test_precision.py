@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from localpower.core.precision import UNITS, finite, narrowed, widened
+from localpower.core.precision import (
+    SAFETY,
+    UNITS,
+    Narrow,
+    Standing,
+    finite,
+    narrowed,
+    widened,
+)
 
 
 @pytest.mark.parametrize("name", sorted(UNITS))
@@ -42,3 +50,70 @@ def test_numbers_whose_sum_is_too_large_are_finite_all_the_same(name, largest):
 def test_arrays_of_any_shape_are_looked_at(shape):
     assert finite(np.zeros(shape))
     assert finite(np.zeros(shape, np.int64))
+
+
+def test_a_tie_of_rounding_goes_to_the_even_neighbour():
+    halves = np.float32(1) + np.array([0.5, 1.5, 2.5]) * 2.0**-7  # between two of bfloat16
+    expected = 1 + np.array([0.0, 2.0, 2.0]) * 2.0**-7
+    np.testing.assert_array_equal(widened(narrowed(halves, "bfloat16")), expected)
+
+
+def test_where_a_basis_stands_is_told_by_residuals_of_the_vectors_asked_for():
+    values, eps = np.array([8.0, 4.0, 2.0]), 1e-9
+    B = np.diag(np.r_[values, 0, 0, 0])
+    for n, size in enumerate((0.1, 0.2, 0.9)):
+        B[n, 3 + n] = B[3 + n, n] = size
+    X = np.eye(6, 3)
+    found = Narrow("float32", 2, 1e-6, eps).standing((X, B @ X), 0.0)
+    np.testing.assert_allclose(found.residual, 0.2 / 8)
+    np.testing.assert_allclose(found.gap, (4 + 0.2 - 2) / 8)
+    alone = Narrow("float32", 3, 1e-6, eps).standing((X, B @ X), 0.0)
+    np.testing.assert_allclose(alone.gap, (2 + 0.9) / 8)
+    noisy = Narrow("float32", 2, 1e-6, eps).standing((X, B @ X), 0.5)
+    assert noisy.residual == 0.5
+    still = Narrow("float32", 2, 1e-6, eps).standing((X, np.diag(np.diag(B)) @ X), 1e-12)
+    assert still.residual == 8 * eps
+    assert Narrow("float32", 2, 1e-6, eps).standing(None, 0.0) is None
+
+
+def test_rounding_of_power_iteration_is_a_tenth_of_what_is_still_wrong():
+    narrow = Narrow("float32", 2, 1e-3, 1e-9)
+    assert narrow.tolerable(None) == 1.0
+    assert narrow.tolerable(Standing(0.5, 0.2)) == 0.5 / SAFETY
+    np.testing.assert_allclose(narrow.tolerable(Standing(1e-9, 0.2)), 2e-4 / SAFETY)
+
+
+def test_rounding_limits_a_residual_that_is_no_more_than_twice_as_large():
+    narrow = Narrow("float32", 2, 1e-3, 1e-9)
+    assert narrow.limits(Standing(0.2, 1.0), 0.1)
+    assert not narrow.limits(Standing(0.21, 1.0), 0.1)
+    assert not narrow.limits(Standing(0.0, 1.0), 0.0)
+    assert not narrow.limits(None, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("residual", "gap", "tol", "name"),
+    [
+        (1.0, 0.5, 1e-3, "float32"),  # 2^-8 is more than 1e-3 times 0.5 / 2
+        (1e-2, 0.5, 1e-3, "bfloat16"),  # a fiftieth of that is less
+        (1e-1, 0.5, 1e-3, "float32"),
+        (5e-2, 0.1, 1e-2, "float32"),  # a half of it is in the block, where the gap is small
+        (9.0, 0.5, 1.3e-1, "bfloat16"),  # a vector is in the block no more than once
+        (9.0, 0.5, 1.5e-2, "float32"),  # 2^-8 is more than a half of 0.0075
+        (1e-3, 0.5, 1e-10, "float64"),
+        (1e-12, 0.5, 1e-10, "bfloat16"),
+        (1e-5, 0.5, 0.0, "float32"),  # rounding of the products themselves is there anyway
+        (1.0, 0.0, 1e-3, "float64"),
+    ],
+)
+def test_a_block_is_rounded_to_the_fewest_bytes_that_do_no_harm(residual, gap, tol, name):
+    eps = 1e-12 if tol else 1e-11
+    found = Narrow("bfloat16", 2, tol, eps).for_block(Standing(residual, gap))
+    assert found == name
+    at_most = Narrow("float32", 2, tol, eps).for_block(Standing(residual, gap))
+    assert at_most == ("float32" if name == "bfloat16" else name)
+
+
+def test_the_first_block_is_sent_in_full_where_digits_are_wanted():
+    assert Narrow("bfloat16", 2, 1e-8, 1e-16).for_block(None) == "float64"
+    assert Narrow("bfloat16", 2, 1e-8, 1e-6).for_block(None) == "float32"

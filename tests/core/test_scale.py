@@ -10,7 +10,7 @@ from localpower.core.linalg import random_basis
 from localpower.core.local_power import State, local_power
 from localpower.core.local_ritz import local_ritz
 from localpower.core.schedule import constant
-from localpower.core.tasks import Product, Weighed
+from localpower.core.tasks import LeadingFactor, LowRank, Product, Weighed
 from localpower.engines.wrappers import Metered, Tolerant
 
 D, R = 20_000, 15
@@ -29,8 +29,11 @@ class Simulated(Engine):
     def map(self, task, order=None):
         steps = task.task
         for number in self.numbers(order):
-            Y = steps.basis / (1 + number)
-            reply = Product(Y, steps.basis.copy() if steps.send_basis else None)
+            if isinstance(steps, LeadingFactor):
+                reply = LowRank(np.eye(D, 2, -number), 0.0, steps.most)
+            else:
+                Y = np.roll(steps.basis, 1, axis=0) / (1 + number)
+                reply = Product(Y, steps.basis.copy() if steps.send_basis else None)
             yield Weighed(reply, 0, 0, 0, 1, task.key, number)
 
 
@@ -53,7 +56,8 @@ def peak(shards, method):
 METHODS = {
     "dpi": lambda e, s: local_power(e, s, schedule=constant(1), align="none"),
     "aligned": lambda e, s: local_power(e, s, schedule=constant(2), align="procrustes"),
-    "block Krylov": lambda e, s: local_ritz(e, s, proposal="residual", steps=4),
+    "block Krylov": lambda e, s: local_ritz(e, s, R, proposal="residual", steps=4, start="random"),
+    "merged start": lambda e, s: local_ritz(e, s, 1, proposal="residual", steps=4),
 }
 
 

@@ -57,7 +57,15 @@ def stored(draw, kinds=FILE_TYPES, shape=None):
     size = 2**40 + draw(counts)
     path = draw(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=9))
     dtype = np.dtype(draw(st.sampled_from(kinds)))
-    return Stored(path, draw(counts), dtype, tuple(shape), (size, draw(counts)), height, path[1:])
+    return Stored(
+        path,
+        draw(counts),
+        dtype,
+        tuple(shape),
+        (size, *draw(st.tuples(counts, counts, counts))),
+        height,
+        path[1:],
+    )
 
 
 @st.composite
@@ -365,14 +373,14 @@ NONSENSE = [
         "/dev/zero", "/dev/stdin", "x" * 5000, "\ud800",
     )),
     *({"stamp": stamp} for stamp in (
-        [], [48], [47, 0], [48, 0], [49, 0], [2**60, 0], [10**30, 0], [48.0, 0], [48, "x"],
-        [None, None], [48, 0, 0],
+        [], [48], [47, 0, 0, 0], [48, 0, 0, 0], [49, 0, 0, 0], [2**60, 0, 0, 0], [10**30, 0, 0, 0],
+        [48.0, 0, 0, 0], [48, "x", 0, 0], [48, 0, 0, 0.0], [None] * 4, [48, 0], [48, 0, 0, 0, 0],
     )),
     *({"stamp": stamp} for stamp in (None, 48, "48")),
     {"origin": None}, {"origin": 3},
-    {"stamp": [2**61, 0], "shape": [2**40, 2**10]},
-    {"stamp": [2**61, 0], "shape": [2**40, 2**10], "height": 2**41},
-    {"path": "/dev/zero", "stamp": [2**61, 0], "shape": [2**40, 2]},
+    {"stamp": [2**61, 0, 0, 0], "shape": [2**40, 2**10]},
+    {"stamp": [2**61, 0, 0, 0], "shape": [2**40, 2**10], "height": 2**41},
+    {"path": "/dev/zero", "stamp": [2**61, 0, 0, 0], "shape": [2**40, 2]},
 ]  # fmt: skip
 
 
@@ -699,8 +707,8 @@ def test_a_sparse_matrix_is_made_of_three_vectors_only(parts):
         received(frame_of(tree, bytes(64)))
 
 
-PLACE = Stored("/dev/zero", 4, np.dtype(">f4"), (5, 3), (1000, 0), 7, "x")
-PARTS = [Stored("x", 0, np.dtype(kind), (3,), (1000, 0)) for kind in ("<f8", "<i4", "<i8")]
+PLACE = Stored("/dev/zero", 4, np.dtype(">f4"), (5, 3), (1000, 0, 0, 0), 7, "x")
+PARTS = [Stored("x", 0, np.dtype(kind), (3,), (1000, 0, 0, 0)) for kind in ("<f8", "<i4", "<i8")]
 STORED = Shard((PLACE, StoredCSR(*PARTS, 3, 0, 2)), 3, np.dtype("f4"))
 WHOLE = [sent(message) for message in (SHARD, STEPS, Done(), Factor(np.eye(2)), STORED)]
 

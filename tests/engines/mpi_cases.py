@@ -115,7 +115,8 @@ def shards(rows, count):
 def native_order():
     from localpower.engines.mpi import Mpi
 
-    for options in ({}, {"wire": "bfloat16"}, {"method": "gram"}, {"align_at": "worker"}):
+    ways = [{}, {"wire": "bfloat16"}, {"method": "gram"}, {"method": "local_ritz"}]
+    for options in (*ways, {"method": "local_power", "align_at": "worker"}):
         sums = {}
         for order in ("fixed", "native"):
             with Mpi(COMM, order=order) as engine:

@@ -292,6 +292,28 @@ def test_a_lost_shard_is_told_where_the_user_asks_to_go_on(rounds, lost):
     assert lp.subspace_distance(truth, result.components.T) < limit
 
 
+@pytest.mark.parametrize("first", [0, 1, 4])
+def test_products_of_the_round_in_which_a_shard_was_lost_stand_in_for_later_ones(first):
+    class Without(Disturbed):
+        """A shard is gone from the first product on, and shard 2 from the second on."""
+
+        def map(self, task, order=None):
+            inner = getattr(task, "task", task)
+            self.products += isinstance(inner, PowerSteps)
+            gone = {first} if self.products else set()
+            gone |= {2} if self.products > 1 else set()
+            here = [n for n in self.engine.numbers(order) if n not in gone]
+            yield from self.engine.map(task, here)
+
+    with (
+        Without(lp.connect("inline"), "") as engine,
+        pytest.warns(lp.DegradedWarning, match="160 of 400"),
+    ):
+        result = fit(engine, on_loss="degrade", retries=0, max_rounds=40)
+    told = {f["shards"]: f["then"] for f in result.run["faults"] if f["what"] == "lost"}
+    assert told == {(first,): "left out", (2,): "its last product was used"}
+
+
 def test_bad_options_are_refused():
     for bad in ({"deadline": 0}, {"deadline": "soon"}, {"retries": -1}, {"retries": True}):
         with pytest.raises(ValueError, match=next(iter(bad))):

@@ -40,10 +40,11 @@ def errors(request, data_set):
     found = {"name": request.param}
     for variant, options in VARIANTS.items():
         curve = []
+        steps = {} if options.get("method") == "dpi" else {"steps": 4}
         result = lp.svd(
             path,
             5,
-            steps=4,
+            **steps,
             workers=max(len(A) // 1000, 3),
             shuffle=True,
             scale="max",

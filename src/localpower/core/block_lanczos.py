@@ -8,8 +8,8 @@ picks the last block, and a Ritz pair ``(θ, S t)`` has the residual ``Q' L t_la
 that of a column of a small matrix: neither the image of S nor Ritz vectors are formed until then.
 
 A block of b columns sees at most b of the vectors of a value that is there more often. Where b
-values are as good as the same, the rest of the start joins it; what is found then counts when that
-has had as many rounds as went before.
+values are as good as the same, the rest of the start joins it. Once the answer is near, random
+probes tell whether anything was missed (`evidence`); what they find joins the block, too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from localpower.core.certificate import ROUNDING, ritz_turn
+from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
 from localpower.core.engine import Engine
 from localpower.core.linalg import Array
-from localpower.core.local_power import State
-from localpower.core.local_ritz import RESTART, VANISHED, Columns, outside
+from localpower.core.local_power import Doubt, State
+from localpower.core.local_ritz import (
+    MISSED,
+    PROBED,
+    RESTART,
+    VANISHED,
+    Columns,
+    SearchState,
+    outside,
+)
 from localpower.core.tasks import PowerSteps
 
 BLOCK = 4
@@ -32,32 +40,31 @@ RIPE = 0.5  # of a value: the residual from which it counts as one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LanczosState(State):
+class LanczosState(SearchState):
     """A state of block Lanczos; `basis` is the random start, and `answer` has the Ritz vectors.
 
     `projected` is ``SᵀAᵀA S``, of which the upper half counts; `following` is the next block and
-    `joint` the L that joins it to the last columns of S. Residuals count from the round `trusted`.
-    `block` is how many columns of the start were the first block.
+    `joint` the L that joins it to the last columns of S. `block` is how many columns of the start
+    were the first block, and `whole` whether the others have joined it.
     """
 
     block: int = BLOCK
-    trusted: int = 0
-    space: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    whole: bool = False
     projected: Array = field(default_factory=lambda: np.zeros((0, 0)))
     following: Array = field(default_factory=lambda: np.zeros((0, 0)))
     joint: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
-    def ritz(self) -> tuple[Array, Array] | None:
-        """Ritz values and residuals, from when they count."""
-        few = self.space.shape[1] < self.basis.shape[1]
-        early = self.round < self.trusted and self.following.shape[1] > 0
-        return None if few or early else self.residuals()
+    def turn(self) -> tuple[Array, Array]:
+        """All Ritz values, and what turns the space to the Ritz vectors."""
+        return ritz_turn(self.projected.T)
 
-    def residuals(self) -> tuple[Array, Array]:
-        """Ritz values, and residuals as coordinates in the next block, of at most r vectors."""
+    def ritz(self) -> Ritz | None:
+        """Ritz values, and residuals as coordinates in the next block, once there are enough."""
+        if self.space.shape[1] < self.basis.shape[1]:
+            return None
         values, turn = ritz_turn(self.projected.T)
-        turn = turn[-self.joint.shape[1] :, : self.basis.shape[1]]
-        return values[: self.basis.shape[1]], self.joint @ turn
+        R = self.joint @ turn[-self.joint.shape[1] :]
+        return Ritz(values, R[:, : self.basis.shape[1]], R.T @ R)
 
     def answer(self) -> State:
         """The Ritz vectors, filled up from the start as long as there are too few."""
@@ -69,12 +76,12 @@ class LanczosState(State):
 
 
 def block_lanczos(
-    engine: Engine, state: State, rank: int, block: int = BLOCK
+    engine: Engine, state: State, rank: int, block: int = BLOCK, doubt: Doubt | None = None
 ) -> Iterator[LanczosState]:
     """Run block Lanczos from `state`, for `rank` vectors, and yield the state after every round.
 
     The basis of `state`, (d, r), is the random start, whose first `block` columns are the first
-    block; or it is a `LanczosState` to go on from.
+    block; or it is a `LanczosState` to go on from. `doubt` says when to send probes.
     """
     start = state.basis
     d, width = start.shape
@@ -82,9 +89,20 @@ def block_lanczos(
     if not isinstance(state, LanczosState):
         state = LanczosState(start, block=block, space=np.zeros((d, 0)), following=start[:, :block])
     space = Columns(state.space, (RESTART + 1) * width)
-    while state.following.shape[1]:
+    while True:
+        state = _doubted(state, doubt, rank, eps)
         Q = np.ascontiguousarray(state.following, engine.dtype)
-        W = engine.sum(PowerSteps(Q, 1)).product.astype(np.float64)
+        probes = state.probe_block
+        if not Q.shape[1] and probes is None:
+            return
+        probes = None if probes is None else probes.astype(engine.dtype, copy=False)
+        answer = engine.sum(PowerSteps(Q, 1, probes=probes))
+        learnt = state.learnt(probes, answer.probes)
+        if not Q.shape[1]:  # all is found that the block can see
+            state = replace(state, round=state.round + 1, steps=state.steps + 1, probes=learnt)
+            yield state
+            continue
+        W = answer.product.astype(np.float64)
         S = space.append(Q)
         c, b = S.shape[1], Q.shape[1]
         H = np.zeros((c, c))
@@ -95,25 +113,34 @@ def block_lanczos(
             H[:, c - b :] += inside
         values, turn = ritz_turn(H.T)
         left, joint = _next_block(W, S, ROUNDING * eps * float(values[0]), eps)
-        state = LanczosState(
-            basis=start,
+        state = replace(
+            state,
             round=state.round + 1,
             steps=state.steps + 1,
-            block=state.block,
-            trusted=state.trusted,
+            probes=learnt,
             space=S,
             projected=H,
             following=left,
             joint=joint,
         )
         ended = not left.shape[1] and c < width
-        if not state.trusted and state.block < width and (ended or _repeated(state, rank, eps)):
+        if not state.whole and state.block < width and (ended or _repeated(state, rank, eps)):
             rest = outside(np.hstack([left, start[:, state.block :]]), S, VANISHED * eps)
-            state = replace(state, following=rest, trusted=2 * state.round)
-        if c + state.following.shape[1] > RESTART * width:
+            state = replace(state, following=rest, whole=True)
+        most = RESTART * width * (1 if state.probes is None else PROBED)
+        if c + state.following.shape[1] > most:
             state = _restarted(state, turn[:, : RESTART * width // 2])
             space = Columns(state.space, (RESTART + 1) * width)
         yield state
+
+
+def _doubted(state: LanczosState, doubt: Doubt | None, rank: int, eps: float) -> LanczosState:
+    """Draw probes where that is worth it; what they have found joins the next block."""
+    missed = outside(state.missed(rank + 1), state.space, MISSED)
+    if missed.shape[1]:
+        wider = outside(np.hstack([state.following, missed]), state.space, VANISHED * eps)
+        state = replace(state, following=wider, probes=None)
+    return state.searched(doubt, rank, eps)
 
 
 def _next_block(W: Array, S: Array, floor: float, eps: float) -> tuple[Array, Array]:
@@ -129,7 +156,9 @@ def _next_block(W: Array, S: Array, floor: float, eps: float) -> tuple[Array, Ar
 
 def _repeated(state: LanczosState, rank: int, eps: float) -> bool:
     """Whether as many values as a block has columns are about the same, of those asked for."""
-    values, R = state.residuals()
+    values, turn = ritz_turn(state.projected.T)
+    R = state.joint @ turn[-state.joint.shape[1] :]
+    values, R = values[: state.basis.shape[1]], R[:, : state.basis.shape[1]]
     apart = state.block - 1
     ripe = np.linalg.norm(R, axis=0) <= RIPE * values
     first, last = values[: len(values) - apart][:rank], values[apart:][:rank]
@@ -139,9 +168,15 @@ def _repeated(state: LanczosState, rank: int, eps: float) -> bool:
 
 def _restarted(state: LanczosState, turn: Array) -> LanczosState:
     """Keep the leading Ritz vectors alone; each is joined to the next block by its residual."""
-    values = ritz_turn(state.projected.T)[0][: turn.shape[1]]
+    values = ritz_turn(state.projected.T)[0]
+    found, kept = state.ritz(), turn.shape[1]
+    if found is not None and len(values) > kept:
+        coupling = np.sqrt(max(float(np.linalg.eigvalsh(found.gram[kept:, kept:])[-1]), 0.0))
+        state = state.giving_up(float(values[kept]), float(coupling))
+    values = values[:kept]
     return replace(
         state,
+        inside=turn[: len(state.inside)].T @ state.inside,
         space=state.space @ turn,
         projected=np.diag(values),
         joint=state.joint @ turn[-state.joint.shape[1] :],

@@ -1,55 +1,134 @@
 """How far a basis is from the answer, told without knowing it (an extension of the paper).
 
-From an orthonormal X, (d, r), and the exact ``G = BX`` with ``B = AᵀA``, Rayleigh-Ritz gives values
-``θ_1 ≥ … ≥ θ_r``, vectors X and residuals ``R = G - XΘ``. Every pair is exact for a matrix within
-``‖r_j‖`` of B; and by Davis and Kahan the sine of the angle between the leading k vectors and the
-true ones is at most ``‖R_k‖/(θ_k - σ_{k+1})``. Across these k vectors, B is Θ' on the others of X,
-H outside of X, and R' joins the two. So ``σ_{k+1}`` is at most the largest eigenvalue of
-``[[θ_{k+1}, ‖R'‖], [‖R'‖, h]]``, where h, the largest of H, is at most what X leaves of the trace.
-That proves something where it is little. Else h is taken to be the mean of H, and ``σ_{k+1}`` to be
-``θ_{k+1} + 10‖r_{k+1}‖`` or more: less than a hundredth of that vector is then in true ones with
-values above ``θ_k``, and a random start does not leave so little of them for long.
+A method has an orthonormal search space S, (d, c), and the exact image ``BS`` of ``B = AᵀA``. Its
+Ritz pairs are ``(θ_i, x_i)``, with residuals ``r_i = Bx_i - θ_i x_i``, which are orthogonal to S.
+In the basis of the leading k Ritz vectors, the others, and all outside of S, the matrix is
+
+    ``[[Θ_k, 0, R_kᵀ], [0, Θ', R'ᵀ], [R_k, R', H]]``,   ``λ_max(H) ≤ h``.
+
+Every pair is exact for a matrix within ``‖r_i‖`` of B. And the true leading k vectors U, whose
+values are at least θ_k, solve ``(λ - M)e = (0, R_k X_kᵀu)`` for their part e outside of X_k, with M
+the lower right 2×2 block. With ``D = θ_k - Θ'``, ``κ = ‖R'D^-½‖²`` and ``τ = ‖R'D⁻¹‖``,
+
+    ``sin θ ≤ ‖R_k‖_F (1 + τ²)^½/(θ_k - κ - h)``   if that is positive, and ``Θ' < θ_k``.
+
+So all depends on h, the largest eigenvalue outside of the search space. It is *proven* to be small
+where the trace leaves little, or where a method knows a bound. Else it is *probable*: `evidence`
+tells the chance p that it is as large as would matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from localpower.core.linalg import Array
 
+TINY = 1e-250  # rows are scaled: what is smaller is zero, and eps of it is a number yet
 SLACK = 10.0  # a reported error is never below the true one by more
 ROUNDING = 8.0  # units of eps·θ_1 that a residual cannot be told from zero below
+SHARES = (
+    0.5,
+    0.25,
+    0.1,
+    0.03,
+    0.01,
+)  # of the room that h has: what is claimed to be free of hidden values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Certificate:
-    """What is known of the leading k vectors of a basis.
+    """What is known of the leading k vectors, and how sure that is.
 
     Attributes
     ----------
-    residuals : (k,) ndarray
-        ``‖r_j‖/θ_1``: each pair is exact for a matrix this near, relative to the largest. Of
-        vectors with a value so near that rounding may take one for the other, the largest.
     angle : float
-        Bound of the sine of the angle to the true subspace; 1 where the gap is not seen.
+        Bound of the sine of the angle to the true subspace; 1 where no gap is seen.
+    residuals : (k,) ndarray
+        ``‖r_j‖/θ_j``: each pair is exact for a matrix this near, relative to its own value (to the
+        largest where its own is zero to rounding). Of vectors with a value so near that rounding
+        may take one for the other, the largest.
+    proven : bool
+        Whether nothing can be hidden: the bound holds for every matrix.
+    p : float
+        Else the chance that random probes would look as they did if something as large as would
+        matter were hidden. For every matrix, a wrong answer gets a p ≤ α with a chance of at most
+        α. It is 0 if proven, and 1 where nothing is known.
     gap : float
-        What ``(σ_k - σ_{k+1})/σ_1`` is at most: ``(θ_k + ‖R_k‖ - θ_{k+1})/θ_1``.
-    rigorous : bool
-        Whether the trace proves that nothing large is hidden. Else the bound holds as far as exact
-        products from a random start have seen; local steps may lose what shards do not share.
+        What ``(σ_k - σ_{k+1})/σ_k`` is at most: ``(θ_k + ‖R_k‖ - θ_{k+1})/θ_k``.
+    rounded : bool
+        Whether residuals are as small as rounding lets them be, and that is not small enough.
+    vanishing : bool
+        Whether the last value is zero, as far as rounding tells.
     """
 
-    residuals: Array
     angle: float
+    residuals: Array
+    proven: bool
+    p: float
     gap: float
-    rigorous: bool
+    rounded: bool
+    vanishing: bool = False
 
     @property
     def residual(self) -> float:
         """The largest residual."""
         return float(self.residuals.max(initial=0.0))
+
+    def sure(self, certainty: float) -> bool:
+        """Whether it is proven, or as probable as wanted."""
+        return self.proven or self.p <= certainty
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ritz:
+    """Ritz values (c,), descending; residuals (·, r) of the leading ones; ``RᵀR`` (c, c) of all.
+
+    Instead of residuals any matrix with the same inner products will do.
+    """
+
+    values: Array
+    residuals: Array
+    gram: Array
+
+    def leading(self, count: int) -> Ritz:
+        """The first of them alone."""
+        return Ritz(self.values[:count], self.residuals[:, :count], self.gram[:count, :count])
+
+    def coupling(self) -> float:
+        """The spectral norm of all residuals."""
+        return float(np.sqrt(max(float(np.linalg.eigvalsh(self.gram)[-1]), 0.0)))
+
+    @classmethod
+    def of(cls, X: Array, G: Array) -> Ritz:
+        """From an orthonormal basis and its image."""
+        wide = (A.astype(np.float64, copy=False) for A in (X, G))
+        values, X, G = rayleigh_ritz(*wide)
+        R = G - X * values
+        return cls(values, R, R.T @ R)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of B apart from Ritz pairs.
+
+    `columns` is its size and `trace` its trace; `hidden` bounds its largest eigenvalue outside of
+    the search space. `chance` tells the p of there being one of at least some value outside of the
+    base of probes, and `covered` how many leading Ritz vectors cover that base, but for so much as
+    may hide in what they lack. `eps` is the relative rounding of products, `noise` what else may be
+    wrong with them, and `passing` what further rounds may put right.
+    """
+
+    columns: int
+    trace: float
+    eps: float
+    noise: float = 0.0
+    passing: float = 0.0
+    hidden: float = float("inf")
+    chance: Callable[[float], float] | None = None
+    covered: tuple[tuple[int, float], ...] = ()
 
 
 def rayleigh_ritz(X: Array, G: Array) -> tuple[Array, Array, Array]:
@@ -68,38 +147,162 @@ def ritz_turn(H: Array) -> tuple[Array, Array]:
     return values[::-1], turn[:, ::-1]
 
 
-def certify(values: Array, R: Array, d: int, rank: int, trace: float, eps: float) -> Certificate:
-    """Judge the leading `rank` of the Ritz vectors whose `values` and residuals R are given.
-
-    B is (d, d), `trace` is its trace, and `eps` the rounding of its products. Instead of R any
-    matrix with the same inner products will do. With d vectors the next value is zero. With none
-    beyond `rank` it is at most what the trace leaves, and may be zero.
-    """
-    r = R.shape[1]
-    top = max(float(values[0]), np.finfo(float).tiny)
-    floor = ROUNDING * eps * top
+def certify(found: Ritz, rank: int, known: Known, tol: float, certainty: float) -> Certificate:
+    """Judge the leading `rank` Ritz vectors, for one who wants `tol` with that `certainty`."""
+    values, R = found.values, found.residuals
+    top = max(float(values[0]), TINY)
+    last = float(values[rank - 1])
+    least_floor = ROUNDING * known.eps * top + known.noise
+    floor = least_floor + known.passing
     norms = np.sqrt(np.square(R).sum(axis=0))
-    block = max(float(np.linalg.norm(R[:, :rank], 2)), floor)
-    hidden = max(float(trace) - float(values.sum()), 0.0) if r < d else 0.0
-    least, following, most = 0.0, hidden, hidden
-    if r > rank:
-        least, rest = float(values[rank]), float(np.linalg.norm(R[:, rank:], 2))
-        most = _joint(least, hidden, rest)
-        seen = max(least + SLACK * float(norms[rank]), _joint(least, hidden / max(d - r, 1), rest))
-        following = min(seen, most)
-    gap = float(values[rank - 1]) - following
-    proven = float(values[rank - 1]) - most
-    angle = min(1.0, block / gap) if gap > 0 else 1.0
-    distances = np.abs(values[:rank, None] - values)
+    zero = last + known.passing <= least_floor
+    least = float(values[rank]) if len(values) > rank else 0.0
+    left = max(known.trace - float(values.sum()), 0.0)
+    hidden = min(known.hidden + floor, left + ROUNDING * known.eps * known.trace + known.noise)
+    if len(values) >= known.columns:
+        hidden = left = 0.0
+    gap = 0.0 if zero else 1.0  # of a value that further rounds may tell from zero
+    if last > floor:
+        gap = (last + float(np.linalg.norm(R[:, :rank], 2)) - least) / last
+    if gap <= tol:  # no gap: is anything hidden that is larger than the last value?
+        limit = max(last * (1 + SLACK * tol), last + SLACK * floor)
+        if zero:
+            limit = max(limit, SLACK * (floor + known.eps * known.trace), TINY)
+        angle, proven, p = 1.0, *_sure(found, rank, limit, hidden, floor, known)
+        hopeless = False
+    else:
+        error = float(np.linalg.norm(norms[:rank]))
+        outside = left / max(known.columns - len(values), 1)
+        errors = error, float(norms[rank : rank + 1].sum()), floor
+        angle, proven, p = _angle(found, rank, errors, (hidden, outside), known, tol, certainty)
+        best = (
+            Bound(last, 0.0, least_floor, *_couplings(found, rank, last)) if least < last else None
+        )
+        hopeless = best is None or 3 * best.at(outside) > tol
+    settled = len(values) >= known.columns or bool((norms[:rank] <= 2 * least_floor).all())
+    settled = settled and known.passing <= least_floor
+    units = np.where(values[:rank] + known.passing > least_floor, floor, top)
+    units = np.where(values[:rank] > floor, values[:rank], units)
+    distances = np.abs(values[:rank, None] - values[: len(norms)])
     turned = norms * (floor / np.maximum(distances, floor))  # rounding turns vectors by so much
     return Certificate(
-        residuals=np.maximum(turned.max(axis=1), floor) / top,
-        angle=angle,
-        gap=(float(values[rank - 1]) + block - least) / top,
-        rigorous=proven > 0 and proven >= gap / SLACK,
+        angle=float(angle),
+        residuals=np.maximum(turned.max(axis=1), floor) / units,
+        proven=proven,
+        p=p,
+        gap=gap,
+        rounded=settled and hopeless,
+        vanishing=zero,
     )
 
 
-def _joint(a: float, b: float, coupling: float) -> float:
-    """Largest value of two parts of a matrix, by those of the parts and what joins them."""
-    return (a + b) / 2 + float(np.hypot((a - b) / 2, coupling))
+def certify_factor(sizes: Array, rank: int, eps: float) -> Certificate:
+    """Judge singular vectors of a triangular factor of all rows, by its singular values."""
+    top, last = float(sizes[0]), float(sizes[rank - 1])
+    error = ROUNDING * eps * top
+    following = float(sizes[rank]) if rank < len(sizes) else 0.0
+    apart = last - following if rank < len(sizes) else float("inf")
+    zero = last <= error
+    return Certificate(
+        angle=min(1.0, error / apart) if apart > 0 else 1.0,
+        residuals=2 * error / np.where(sizes[:rank] > error, sizes[:rank], max(top, error, TINY)),
+        proven=True,
+        p=0.0,
+        gap=0.0 if zero else 1 - (following / last) ** 2,
+        rounded=apart <= 0 or error / apart > 0,
+        vanishing=zero,
+    )
+
+
+def _couplings(found: Ritz, rank: int, value: float) -> tuple[float, float, float]:
+    """κ, τ and the least of D, at a value that is above all further Ritz values."""
+    rest = found.values[rank:]
+    if not len(rest):
+        return 0.0, 0.0, float("inf")
+    D = value - rest
+    K = found.gram[rank:, rank:]
+    kappa = np.linalg.eigvalsh(K / np.sqrt(D) / np.sqrt(D)[:, None])[-1]
+    tau = np.linalg.eigvalsh(K / D / D[:, None])[-1]
+    return max(float(kappa), 0.0), float(np.sqrt(max(tau, 0.0))), float(D.min())
+
+
+def _sure(
+    found: Ritz, rank: int, limit: float, hidden: float, floor: float, known: Known
+) -> tuple[bool, float]:
+    """Whether it is proven that no further eigenvalue is above the limit, and the p of one."""
+    if len(found.values) > rank and limit <= found.values[rank]:
+        return False, 1.0
+    if hidden <= limit - _couplings(found, rank, limit)[0]:
+        return True, 0.0
+    if known.chance is None:
+        return False, 1.0
+    rooms = [
+        limit - _couplings(found.leading(count), rank, limit)[0] - lacking
+        for count, lacking in known.covered
+    ]
+    return False, known.chance(max(rooms, default=0.0) - floor)
+
+
+def _angle(
+    found: Ritz,
+    rank: int,
+    errors: tuple[float, float, float],
+    outside: tuple[float, float],
+    known: Known,
+    tol: float,
+    certainty: float,
+) -> tuple[float, bool, float]:
+    """The best bound of the angle that is proven, or else as probable as wanted, or else seen.
+
+    `errors` are the residual of all vectors asked for, that of the next one, and rounding;
+    `outside` is what eigenvalues outside of the search space are at most, and their mean. What is
+    only seen is no more than a guess: the next vector must be far nearer to the truth than to the
+    last one asked for.
+    """
+    error, following, floor = errors
+    last, (hidden, mean) = float(found.values[rank - 1]), outside
+    if len(found.values) > rank and found.values[rank] >= last:
+        return 1.0, False, 1.0
+    whole = Bound(last, error, floor, *_couplings(found, rank, last))
+    proven, seen = whole.at(hidden), whole.at(whole.claim(SHARES[0], mean))
+    if proven < 1 and (proven <= tol or proven <= SLACK * seen):
+        return proven, True, 0.0
+    ps: list[float] = []  # the first is that of what is seen
+    for count, lacking in known.covered:
+        assert known.chance is not None
+        part = Bound(last, error, floor, *_couplings(found.leading(count), rank, last))
+        for share in SHARES:
+            h = part.claim(share, mean)
+            if part.at(h) < 1:
+                ps.append(known.chance(h - floor - lacking))
+                if ps[-1] <= certainty:
+                    return part.at(h), False, ps[-1]
+    if proven < 1:
+        return proven, True, 0.0
+    doubtful = len(found.values) > rank and last - found.values[rank] <= SLACK * following
+    return 1.0 if doubtful else seen, False, ps[0] if ps else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The bound of the angle as a function of h, the largest eigenvalue outside."""
+
+    last: float
+    error: float
+    floor: float
+    kappa: float
+    tau: float
+    distance: float
+
+    def at(self, h: float) -> float:
+        """Bound the sine of the angle."""
+        room = self.last - self.kappa - h
+        if room <= 0:
+            return 1.0
+        spread = (1 + self.tau**2) / room
+        rounding = self.floor * (1 / self.distance + spread)
+        return min(1.0, self.error * float(np.sqrt(spread / room)) + rounding)
+
+    def claim(self, share: float, least: float) -> float:
+        """The h that leaves a share of the room that there is above the `least` one."""
+        return self.last - self.kappa - share * (self.last - self.kappa - least)

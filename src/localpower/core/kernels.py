@@ -141,38 +141,38 @@ def statistics(block: Array, unit: float) -> tuple[Array, Array, Array, Array] |
 
 
 class GramProduct:
-    """Sums ``Bᵀ(B - 1 shiftᵀ)Z`` over the blocks that are added.
+    """Sums ``(B - 1 shiftᵀ)ᵀ(B - 1 shiftᵀ)Z`` over the blocks that are added."""
 
-    For sparse blocks ``Bᵀ`` is shifted too; dense ones are given as they are, and shifted here.
-    """
-
-    def __init__(self, Z: Array, shift: Array | None) -> None:
-        self._Z, self._shift = np.ascontiguousarray(Z), shift
+    def __init__(self, Z: Array) -> None:
+        self._Z = np.ascontiguousarray(Z)
         self._plain: Array | None = None
         self._dense: _DensePanels | None = None
         self._sparse: list[_SparsePanel] = []
 
-    def add(self, block: Any) -> None:
-        """Add a dense block of Z's type, in C order, or a CSR block of that type."""
+    def add(self, block: Any, shift: Array | None) -> None:
+        """Add a dense block of Z's type, in C order, or a CSR block of that type.
+
+        The shift of a dense block has that type, too.
+        """
         if block.dtype != self._Z.dtype or block.shape[1] != len(self._Z):
             raise TypeError(f"a block of {block.dtype} {block.shape} for Z of {self._Z.dtype}")
         if isinstance(block, np.ndarray) and (LIBRARY is None or len(block) < MANY_ROWS):
-            rows = block if self._shift is None else block - self._shift
+            rows = block if shift is None else block - shift
             part = np.asarray(rows.T @ (rows @ self._Z), np.float64)
             self._plain = part if self._plain is None else np.add(self._plain, part, out=part)
             return
         if isinstance(block, np.ndarray):
             if self._dense is None:
-                self._dense = _DensePanels(self._Z, self._shift)
-            self._dense.add(block)
+                self._dense = _DensePanels(self._Z)
+            self._dense.add(block, shift)
             return
         if not self._sparse:
             d, r = self._Z.shape
             step = FEW if SCATTERED < d * r < 16 * SCATTERED else max(r, 1)
             cuts = range(0, max(r, 1), step)
-            self._sparse = [_SparsePanel(self._Z[:, at : at + step], self._shift) for at in cuts]
+            self._sparse = [_SparsePanel(self._Z[:, at : at + step]) for at in cuts]
         for panel in self._sparse:
-            panel.add(block)
+            panel.add(block, shift)
 
     def result(self) -> Array:
         """Return the sum, (d, r) in float64."""
@@ -193,12 +193,16 @@ class _SparsePanel:
     few columns at a time are faster than all at once, unless copies of Z would take much memory.
     """
 
-    def __init__(self, Z: Array, shift: Array | None) -> None:
-        self.Z, self.shift = np.ascontiguousarray(Z), shift
-        self.sum = np.zeros(Z.shape)
-        self.offset = np.zeros(Z.shape[1], Z.dtype) if shift is None else shift @ self.Z
+    def __init__(self, Z: Array) -> None:
+        self.Z, self.sum = np.ascontiguousarray(Z), np.zeros(Z.shape)
+        self.shift: Array | None = None
+        self.offset = np.zeros(Z.shape[1], Z.dtype)
 
-    def add(self, block: Any) -> None:
+    def add(self, block: Any, shift: Array | None) -> None:
+        if shift is not self.shift:
+            self.shift = shift
+            offset = np.zeros(self.Z.shape[1]) if shift is None else shift @ self.Z
+            self.offset = offset.astype(self.Z.dtype, copy=False)
         if LIBRARY is not None and block.indptr.dtype == block.indices.dtype == np.int32:
             total = np.zeros(self.Z.shape[1])
             arrays = block.indptr, block.indices, block.data
@@ -209,20 +213,20 @@ class _SparsePanel:
             multiply(block.shape[0], *places[:3], self.Z.shape[1], *places[3:])
         else:
             T = block @ self.Z - self.offset
-            self.sum += block.T @ T
+            self.sum += block.T @ T.astype(np.float64, copy=False)
             total = T.sum(axis=0, dtype=np.float64)
-        if self.shift is not None:
+        if shift is not None:
             for column in range(self.Z.shape[1]):  # one at a time: the sum may be large
-                self.sum[:, column] -= self.shift * total[column]
+                self.sum[:, column] -= shift * total[column]
 
 
 class _DensePanels:
     """Z and the sum for the compiled kernel: panels of up to three vectors, one after the other."""
 
-    def __init__(self, Z: Array, shift: Array | None) -> None:
+    def __init__(self, Z: Array) -> None:
         d, r = Z.shape
         lanes = 32 // Z.itemsize
-        self.vectors, self.shift = -(-r // lanes), shift
+        self.vectors = -(-r // lanes)
         self.shape, self.width = (d, r), self.vectors * lanes
         padded = np.zeros((d, self.width), Z.dtype)
         padded[:, :r] = Z
@@ -234,12 +238,12 @@ class _DensePanels:
         self.work = np.empty(LIBRARY.scratch(d), Z.dtype)
         self.multiply = getattr(LIBRARY, f"dense_{C_NAMES[Z.dtype]}")
 
-    def add(self, block: Array) -> None:
+    def add(self, block: Array, shift: Array | None) -> None:
         self.part.fill(0)
         rows, d = block.shape
-        shift = None if self.shift is None else self.shift.ctypes.data
+        less = None if shift is None else shift.ctypes.data
         places = [array.ctypes.data for array in (self.panels, self.part, self.work)]
-        self.multiply(block.ctypes.data, rows, d, shift, self.vectors, *places)
+        self.multiply(block.ctypes.data, rows, d, less, self.vectors, *places)
         self.sum += self.part
 
     def result(self) -> Array:

@@ -1,7 +1,14 @@
-"""LocalRitz (an extension of the paper): exact block products, and local work for the next block.
+"""LocalRitz (an extension of the paper): exact block products in a search space with a good start.
 
-The server keeps a search space S, (d, c) and orthonormal, and the exact ``AᵀA S``. A round sends a
-block Q, aggregates ``AᵀA Q``, adds both to the space, and takes the Ritz vectors X of all of it.
+The server keeps a search space S, (d, c) and orthonormal, and what of its exact image ``AᵀA S`` is
+outside of it. A round sends a block Q, aggregates ``AᵀA Q``, adds both to the space, and takes the
+Ritz vectors X of all of it. The first block is
+
+- ``"merged"``: every shard sends its own leading eigenpairs, many of them, once; the server merges
+  these (`tasks.LowRank`). The space then has good directions far beyond the rank, so that narrow
+  blocks are enough from then on; and it is known how large an eigenvalue outside can be at most.
+- ``"random"``: Gaussian columns, as wide as all blocks are.
+
 The next block is what is proposed, less what is in S already:
 
 - ``"residual"``: ``R = AᵀA X - XΘ``. This is block Krylov, which local work has to beat.
@@ -10,55 +17,145 @@ The next block is what is proposed, less what is in S already:
 - ``"all"``: the same on every shard, in the round that they are in already, aligned and averaged;
   after the first round, when they have nothing to start from yet, on the anchor.
 - ``"anchor+residual"``, ``"all+residual"``: both, twice as wide.
+
+Where nothing proves that the space has all that is large, rounds carry random probes along
+(`evidence`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
-from localpower.core.certificate import ROUNDING, ritz_turn
+from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
 from localpower.core.engine import Engine
-from localpower.core.linalg import Array, orth, qr
-from localpower.core.local_power import State
+from localpower.core.linalg import Array, orth
+from localpower.core.local_power import Doubt, State, orthonormal, to_send
 from localpower.core.precision import UNITS, Narrow, narrowed, widened
-from localpower.core.tasks import PowerSteps, Refine
+from localpower.core.tasks import LeadingFactor, PowerSteps, Product, Proposal, Refine
 
 PROPOSALS = ("residual", "anchor", "all", "anchor+residual", "all+residual")
-RESTART = 8  # times the width: columns of the search space at most
+STARTS = ("merged", "random")
+MERGED = 8  # times the rank: eigenpairs that a shard sends for a merged start
+RESTART = 8  # times the width: columns of the search space at most, or somewhat more than the start
+MISSED = 0.5  # sine to the search space from which on what probes find counts as new
+PROBED = 4  # times as many columns as long as probes have theirs as a base
+LACKING = 0.1  # of the last value: where so much may hide in what the space lacks, probes are lost
+TIGHT, GOOD = 0.25, 0.01  # couplings of a space, and residuals of vectors, of their values: where
+# the first are larger, probes are of what is outside of the vectors with smaller residuals alone
 VANISHED = 100  # units of eps that are left of a unit vector that was in the space already
-WARM_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RitzState(State):
-    """A state of LocalRitz: Ritz values, search space with its image, and what shards proposed.
+class SearchState(State):
+    """A state with a search space S, (d, c); `inside` (c, ·) is ``SᵀZ`` for the base Z of probes.
 
-    `projected` is ``SᵀAᵀA S``, of which the lower half counts. `noises` is what rounding for the
-    wire may have done to the columns of the image. Before the first product only `basis` is known;
-    it is the first block.
+    `spread` is the norm of the residuals of the base.
     """
 
-    values: Array = field(default_factory=lambda: np.zeros(0))
-    noises: Array = field(default_factory=lambda: np.zeros(0))
     space: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    image: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    inside: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    spread: float = 0.0
+    PROBES: ClassVar[int] = 4
+
+    def turn(self) -> tuple[Array, Array]:
+        """All Ritz values, and what turns the space to the Ritz vectors."""
+        raise NotImplementedError
+
+    def covered(self, found: Ritz) -> Iterator[tuple[int, float]]:
+        """How many leading Ritz vectors cover the base of the probes, but for how much."""
+        c, count = self.space.shape[1], self.inside.shape[1]
+        if not c:
+            yield len(found.values), 0.0
+            return
+        coordinates = self.turn()[1][: len(self.inside)].T @ self.inside
+        for most in sorted({c, min(count, c), min(2 * count, c)}, reverse=True):
+            least = (
+                np.linalg.svd(coordinates[:most], compute_uv=False)[-1] if most >= count else 0.0
+            )
+            less = float(np.sqrt(max(1 - min(least, 1.0) ** 2, 0.0))) if least < 1 - 1e-12 else 0.0
+            yield most, 2 * self.spread * less + float(found.values[0]) * less**2
+
+    def searched(self, doubt: Doubt | None, rank: int, eps: float) -> Self:
+        """Draw probes if that is worth it: of what is outside of the space, or of its good part.
+
+        Vectors with large residuals say little where eigenvalues outside are nearly as large.
+        """
+        found = self.ritz()
+        if doubt is None or found is None or not self.space.shape[1]:
+            return self
+        values, turn = self.turn()
+        last, count = float(found.values[rank - 1]), len(values)
+        if self.probes is not None and min(x for _, x in self.covered(found)) > LACKING * last:
+            self = replace(self, probes=None)
+        rest = found.values[rank:]
+        near = last - rest
+        tight = not len(rest) or (
+            near.min() > 0 and np.diagonal(found.gram)[rank:] @ (1 / near) <= TIGHT * last
+        )
+        if not tight:
+            sizes = np.sqrt(np.maximum(np.diagonal(found.gram), 0.0))
+            good = sizes <= GOOD * found.values
+            count = max(rank, int(np.argmin(good)) if not good.all() else count)
+        base = self.space if tight else self.space @ turn[:, :count]
+        after = self.doubted(doubt, rank, base, eps)
+        if after.draws == self.draws:
+            return after
+        inside = np.eye(len(values)) if tight else turn[:, :count]
+        return replace(after, inside=inside, spread=found.leading(count).coupling())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RitzState(SearchState):
+    """A state of LocalRitz: the search space, its image, and what shards proposed.
+
+    `outer` is ``(I - SSᵀ)AᵀA S`` and `projected` is ``SᵀAᵀA S``, of which the lower half counts.
+    `values` (c,) are all Ritz values, `residuals` (d, r) those of the leading vectors and `gram`
+    (c, c) the inner products of all. `noises` is what rounding for the wire may have done to the
+    columns of the image. Blocks have `block` columns, and
+    `rank` vectors are asked for. Before the first product only `basis` is
+    known; `start` is the first block.
+    """
+
+    start: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    rank: int = 0
+    block: int = 0
+    values: Array = field(default_factory=lambda: np.zeros(0))
+    residuals: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    gram: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    noises: Array = field(default_factory=lambda: np.zeros(0))
+    outer: Array = field(default_factory=lambda: np.zeros((0, 0)))
     projected: Array = field(default_factory=lambda: np.zeros((0, 0)))
     proposed: Array | None = None
+
+    def turn(self) -> tuple[Array, Array]:
+        """All Ritz values, and what turns the space to the Ritz vectors."""
+        return ritz_turn(self.projected)
+
+    def ritz(self) -> Ritz | None:
+        """All Ritz values, and residuals of the leading vectors.
+
+        After a merged start, those of ``FFᵀ``: what it lacks is in `noise`.
+        """
+        return Ritz(self.values, self.residuals, self.gram) if self.values.size else None
 
 
 def local_ritz(
     engine: Engine,
     state: State,
+    rank: int,
     *,
     proposal: str,
     steps: int,
-    warm: bool = True,
+    start: str = "merged",
+    wide: int = 0,
+    doubt: Doubt | None = None,
     narrow: Narrow | None = None,
 ) -> Iterator[RitzState]:
-    """Run LocalRitz from `state` and yield the state after every round.
+    """Run LocalRitz from `state` for `rank` vectors and yield the state after every round.
 
     Parameters
     ----------
@@ -66,57 +163,58 @@ def local_ritz(
         Holds the shards.
     state : State
         Its basis, (d, r), is the random start; or a `RitzState` to go on from.
+    rank : int
+        How many vectors are asked for.
     proposal : str
         One of `PROPOSALS`.
     steps : int
         Local steps of a proposal.
-    warm : bool
-        Begin with one LocalPower round of many steps, aligned to the start.
+    start : {"merged", "random"}
+        The first block: what shards find alone, merged; or the basis of `state`.
+    wide : int
+        Eigenpairs that a shard sends for a merged start; by default 8 times the rank.
+    doubt : Doubt, optional
+        When to send probes; by default never.
     narrow : Narrow, optional
         How messages are rounded.
     """
     if not isinstance(state, RitzState):
-        state = _warmed(engine, state, narrow) if warm else RitzState(state.basis)
-        if warm:
+        if start == "merged":
+            state = merged(engine, state.basis, rank, wide or MERGED * rank, doubt, narrow)
             yield state
-    width = state.basis.shape[1]
-    space, image = (Columns(A, (RESTART + 2) * width) for A in (state.space, state.image))
-    while True:
-        if narrow is not None and narrow.limits(state.exact, state.noise):
-            S, G, noises = _measured_again(engine, state, narrow.rank)
-            H, proposed = S.T @ G, state.proposed
         else:
-            Q = _next_block(engine, state, proposal, steps, narrow)
-            if not Q.shape[1]:
-                return
-            Q, product, proposed, added = _round(engine, state, Q, proposal, steps, narrow)
-            S, G = space.append(Q), image.append(product)
-            noises = np.append(state.noises, added)
-            H = np.zeros((S.shape[1], S.shape[1]))
-            H[: -Q.shape[1], : -Q.shape[1]] = state.projected
-            H[-Q.shape[1] :] = Q.T @ G
-        values, turn = ritz_turn(H)
-        if S.shape[1] > RESTART * width or narrow is not None:
-            turn = turn[:, : RESTART * width]
-            S, G, H = S @ turn, G @ turn, np.diag(values[: RESTART * width])
-            space, image = (Columns(A, (RESTART + 2) * width) for A in (S, G))
-            noises = np.sqrt(np.square(turn).T @ np.square(noises))
-            X, AtAX = S[:, :width], G[:, :width]
-        else:  # turning all of the space would take most of the coordinator's time
-            X, AtAX = S @ turn[:, :width], G @ turn[:, :width]
-        state = RitzState(
-            basis=X.astype(engine.dtype, copy=False),
-            round=state.round + 1,
-            steps=state.steps + 1,
-            exact=(X, AtAX),
-            noise=float(noises[: narrow.rank].max() / (values[0] or 1.0)) if narrow else 0.0,
-            values=values[:width],
-            noises=noises,
-            space=S,
-            image=G,
-            projected=H,
-            proposed=proposed,
-        )
+            nothing = np.zeros((engine.columns, 0))
+            state = RitzState(
+                state.basis,
+                start=state.basis,
+                rank=rank,
+                block=state.basis.shape[1],
+                space=nothing,
+                outer=nothing,
+            )
+    width = state.basis.shape[1]
+    most = max(RESTART * width, state.start.shape[1] + 4 * width)
+    space = Columns(state.space, most + 2 * width)
+    while True:
+        if narrow is not None and narrow.limits(
+            narrow.standing(state.exact, state.noise), state.noise
+        ):
+            state = _measured_again(engine, state, rank)
+            space = Columns(state.space, most + 2 * width)
+            yield state
+            continue
+        missed = outside(state.missed(rank + 1), state.space, MISSED)
+        Q = _next_block(engine, state, missed, proposal, steps, narrow)
+        if missed.shape[1]:  # they are searched from now on; what else may be hidden is asked anew
+            state = replace(state, probes=None)
+        state = state.searched(doubt, rank, float(np.finfo(engine.dtype).eps))
+        if not Q.shape[1] and state.probe_block is None:
+            return
+        state = _round(engine, state, Q, space, proposal, steps, narrow)
+        full = state.space.shape[1] > (most if state.probes is None else PROBED * most)
+        if full or narrow is not None:
+            state = _turned(state, most // 2 if full else state.space.shape[1])
+            space = Columns(state.space, most + 2 * width)
         yield state
 
 
@@ -140,39 +238,83 @@ class Columns:
         return self.room[:, :count]
 
 
-def _measured_again(engine: Engine, state: RitzState, rank: int) -> tuple[Array, Array, Array]:
-    """Multiply the answer once more, in full, where rounding is what is left of its residual."""
-    S, G, noises = state.space.copy(), state.image.copy(), state.noises.copy()
+def merged(
+    engine: Engine, random: Array, rank: int, wide: int, doubt: Doubt | None, narrow: Narrow | None
+) -> RitzState:
+    """Merge what shards find alone; fill up with random columns where that is too little."""
+    d, width = random.shape
+    wide = min(max(wide, width), d)
+    reply = "" if narrow is None else "float32"  # fewer digits would cost the proof
+    total = engine.sum(LeadingFactor(wide, 2 * wide, reply)).cut(wide)
+    U, sizes, _ = np.linalg.svd(total.factor.astype(np.float64, copy=False), full_matrices=False)
+    kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())
+    F, hidden = U[:, :kept], total.rest + float(np.square(sizes[kept:]).max(initial=0.0))
+    missing = max(0, width - F.shape[1])
+    if missing:
+        F = np.hstack([F, outside(random.astype(np.float64)[:, :missing], F, 0.0)])
+    F = np.ascontiguousarray(F).astype(engine.dtype, copy=False)
+    hidden = hidden if 0 <= hidden < np.inf else float("inf")  # what is no bound proves nothing
+    nothing, count = np.zeros((d, 0)), F.shape[1] * (hidden < np.inf)
+    values = np.pad(np.square(sizes[:kept]), (0, missing))[:count]
+    state = RitzState(
+        np.ascontiguousarray(F[:, :width]),
+        round=1,
+        steps=1,
+        noise=hidden / (float(values[:1].sum()) or 1.0),
+        hidden=hidden,
+        values=values,
+        residuals=np.zeros((1, min(width, count))),
+        gram=np.zeros((count, count)),
+        start=F,
+        rank=rank,
+        block=rank,
+        space=nothing,
+        outer=nothing,
+    )
+    kth = float(sizes[rank - 1] ** 2) if len(sizes) >= rank else 0.0
+    if doubt is not None and hidden > kth / 2 and F.shape[1] < d:  # it may not prove enough
+        state = state.probed(doubt, F, float(np.finfo(engine.dtype).eps))
+        return replace(state, inside=np.eye(F.shape[1]))
+    return state
+
+
+def _measured_again(engine: Engine, state: RitzState, rank: int) -> RitzState:
+    """Multiply the answer once more, in full, where rounding is what is left of its residual.
+
+    The space has been turned, so the answer is in its first columns.
+    """
+    S, outer, noises = state.space, state.outer.copy(), state.noises.copy()
     X = np.ascontiguousarray(S[:, :rank]).astype(engine.dtype, copy=False)
-    G[:, :rank] = engine.sum(PowerSteps(X, 1)).product
-    noises[:rank] = 0.0
-    return S, G, noises
-
-
-def _warmed(engine: Engine, state: State, narrow: Narrow | None) -> RitzState:
-    start, name = state.basis, "" if narrow is None else narrow.name
-    task = PowerSteps(narrowed(start, name), WARM_STEPS, align="procrustes", reply=name)
-    Q = orth(widened(engine.sum(task).product), overwrite=True)
-    return RitzState(Q.astype(engine.dtype, copy=False), round=1, steps=WARM_STEPS)
+    G = engine.sum(PowerSteps(X, 1)).product.astype(np.float64)
+    H, noises[:rank] = state.projected.copy(), 0.0
+    inside = S.T @ G
+    H[:, :rank], H[:rank] = inside, inside.T
+    outer[:, :rank] = G - S @ inside
+    return _turned(_settled(state, S, outer, H, noises), S.shape[1])
 
 
 def _next_block(
-    engine: Engine, state: RitzState, proposal: str, steps: int, narrow: Narrow | None
+    engine: Engine,
+    state: RitzState,
+    missed: Array,
+    proposal: str,
+    steps: int,
+    narrow: Narrow | None,
 ) -> Array:
     """Put together what is proposed, less what is in the space already."""
-    if state.exact is None:
-        return state.basis
-    X, image = state.exact
+    if not state.space.shape[1]:
+        return state.start
     proposed = state.proposed
     if proposed is None and proposal != "residual":
-        proposed = _exchange(engine, X, image, steps, narrow)
+        proposed = _exchange(engine, state, steps, narrow)
     eps = float(np.finfo(engine.dtype).eps)
-    R = image - X * state.values
-    floor = np.maximum(ROUNDING * eps * state.values[0], state.noises[: R.shape[1]])
+    R = state.residuals[:, : state.block]
+    noises = np.sqrt(np.square(ritz_turn(state.projected)[1]).T @ np.square(state.noises))
+    floor = np.maximum(ROUNDING * eps * state.values[0], noises[: R.shape[1]])
     R = R[:, np.linalg.norm(R, axis=0) > floor]  # not what has converged
-    parts = [] if proposed is None else [proposed]
+    parts = [missed] if proposed is None else [missed, proposed]
     if narrow is not None and proposed is not None:  # only what is new was sent
-        parts = [proposed[:, np.linalg.norm(proposed, axis=0) > VANISHED * eps]]
+        parts = [missed, proposed[:, np.linalg.norm(proposed, axis=0) > VANISHED * eps]]
     if "residual" in proposal:
         parts.append(R)
     Q = outside(np.hstack(parts), state.space, VANISHED * eps)
@@ -185,41 +327,105 @@ def _round(
     engine: Engine,
     state: RitzState,
     Q: Array,
+    space: Columns,
     proposal: str,
     steps: int,
     narrow: Narrow | None,
-) -> tuple[Array, Array, Array | None, Array]:
-    """Multiply the block; let all shards propose in the same round if they are to.
-
-    Returns the block as it was sent, its product, what is proposed, and the noise of the product.
-    """
+) -> RitzState:
+    """Multiply the block and the probes; let all shards propose in the same round if wanted."""
     sent, reply, name = Q, "", ""
     if narrow is not None:
         name, reply = narrow.name, narrow.for_block(narrow.standing(state.exact, state.noise))
         sent = narrowed(Q, name)
-    proposed = None
+    proposed, block = None, state.probe_block
+    probes = None if block is None else to_send(block, engine.dtype, narrow)
+    answer: Product | Proposal
     if not proposal.startswith("all") or state.exact is None:
-        product = engine.sum(PowerSteps(sent, 1, reply=reply)).product
+        answer = engine.sum(PowerSteps(sent, 1, reply=reply, probes=probes))
     else:
-        answer = engine.sum(_refine(engine, sent, *state.exact, steps, reply, name))
-        product, proposed = answer.product, widened(answer.proposal)
-    if narrow is None:
-        return Q, product, proposed, np.zeros(Q.shape[1])
-    Q, product = _orthonormal(widened(sent), widened(product), state)
-    return Q, product, proposed, UNITS[reply] * np.linalg.norm(product, axis=0)
+        task = _refine(engine, sent, *state.exact, steps, reply, name)
+        answer = engine.sum(replace(task, probes=probes))
+        proposed = widened(answer.proposal)
+    product = widened(answer.product)
+    noises = np.zeros(Q.shape[1])
+    if narrow is not None:
+        Q, product = _orthonormal(widened(sent), product, state)
+        noises = UNITS[reply] * np.linalg.norm(product, axis=0)
+    Q = Q.astype(np.float64, copy=False)
+    learnt = state.learnt(probes, answer.probes)
+    S = space.append(Q) if Q.shape[1] else state.space
+    inside = Q.T @ state.outer
+    H = np.block([[state.projected, inside.T], [inside, Q.T @ product]])
+    outer = product - S @ (S.T @ product)
+    outer -= S @ (S.T @ outer)
+    outer = np.hstack([state.outer - Q @ inside, outer])
+    state = replace(
+        state, round=state.round + 1, steps=state.steps + 1, probes=learnt, proposed=proposed
+    )
+    return _settled(state, S, outer, H, np.append(state.noises, noises))
+
+
+def _settled(
+    state: RitzState, S: Array, outer: Array, projected: Array, noises: Array
+) -> RitzState:
+    """Take the Ritz vectors of a space."""
+    width = state.basis.shape[1]
+    values, turn = ritz_turn(projected)
+    lead = turn[:, :width]
+    X, R = S @ lead, outer @ lead
+    rounded = np.sqrt(np.square(lead[:, : state.rank]).T @ np.square(noises))
+    return replace(
+        state,
+        basis=X.astype(state.basis.dtype, copy=False),
+        exact=(X, X * values[:width] + R),
+        noise=float(rounded.max(initial=0.0) / (values[0] or 1.0)),
+        values=values,
+        residuals=R,
+        gram=turn.T @ (outer.T @ outer) @ turn,
+        noises=noises,
+        space=S,
+        outer=outer,
+        projected=projected,
+    )
+
+
+def _turned(state: RitzState, most: int) -> RitzState:
+    """Turn the space to its leading Ritz vectors, `most` at the most.
+
+    Those that are dropped are outside from then on; what is known of the outside grows by them.
+    """
+    values, turn = ritz_turn(state.projected)
+    noises = np.sqrt(np.square(turn).T @ np.square(state.noises))
+    if len(values) > most:
+        outer = np.sqrt(max(float(np.linalg.eigvalsh(state.gram[most:, most:])[-1]), 0.0))
+        state = state.giving_up(float(values[most]), float(outer))
+    turn = turn[:, :most]
+    inside = turn[: len(state.inside)].T @ state.inside
+    return replace(
+        state,
+        space=state.space @ turn,
+        outer=state.outer @ turn,
+        projected=np.diag(values[:most]),
+        values=values[:most],
+        gram=state.gram[:most, :most],
+        noises=noises[:most],
+        inside=inside,
+    )
 
 
 def _orthonormal(Q: Array, product: Array, state: RitzState) -> tuple[Array, Array]:
     """Take from a block that was rounded what is in the space, and make it orthonormal again."""
     if state.space.size:
         inside = state.space.T @ Q
-        Q, product = Q - state.space @ inside, product - state.image @ inside
-    Q, R = qr(Q)
-    return Q, np.ascontiguousarray(np.linalg.solve(R.T, product.T).T)
+        Q = Q - state.space @ inside
+        product = product - state.space @ (state.projected @ inside) - state.outer @ inside
+    return orthonormal(Q, product)
 
 
-def _exchange(engine: Engine, X: Array, image: Array, steps: int, narrow: Narrow | None) -> Array:
+def _exchange(engine: Engine, state: RitzState, steps: int, narrow: Narrow | None) -> Array:
     """Let the anchor shard propose."""
+    assert state.exact is not None
+    X, image = state.exact
     name = "" if narrow is None else narrow.name
     task = _refine(engine, X[:, :0], X, image, steps, name, name)
     (reply,) = engine.map(task, engine.anchor_first()[:1])

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from localpower.core.certificate import ROUNDING, Certificate, certify, rayleigh_ritz
+from localpower.core.certificate import ROUNDING, Ritz
 from localpower.core.linalg import Array
 
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}  # largest relative rounding
@@ -66,27 +66,38 @@ class Narrow:
         """The largest relative rounding."""
         return UNITS[self.name]
 
-    def standing(self, exact: tuple[Array, Array] | None, noise: float) -> Certificate | None:
+    def standing(self, exact: tuple[Array, Array] | None, noise: float) -> Standing | None:
         """How good a basis is known to be, from its image, in which there is some `noise`."""
         if exact is None:
             return None
-        eps = max(self.eps, noise / ROUNDING)
-        values, X, G = rayleigh_ritz(*exact)
-        return certify(values, G - X * values, len(X), self.rank, 0.0, eps)
+        found = Ritz.of(*exact)
+        values, R = found.values, found.residuals[:, : self.rank]
+        top = float(values[0]) or 1.0
+        floor = max(ROUNDING * self.eps, noise)
+        least = float(values[self.rank]) if len(values) > self.rank else 0.0
+        gap = (float(values[self.rank - 1]) + float(np.linalg.norm(R, 2)) - least) / top
+        return Standing(max(float(np.linalg.norm(R, axis=0).max()) / top, floor), gap)
 
-    def tolerable(self, found: Certificate | None) -> float:
+    def tolerable(self, found: Standing | None) -> float:
         """Rounding of a product of power iteration, relative, that does not matter now."""
         return 1.0 if found is None else max(found.residual, self.tol * found.gap) / SAFETY
 
-    def limits(self, exact: tuple[Array, Array] | None, noise: float) -> bool:
+    def limits(self, found: Standing | None, noise: float) -> bool:
         """Whether rounding so far is what keeps the residual from being smaller."""
-        found = self.standing(exact, noise)
         return found is not None and noise > 0 and found.residual <= 2 * noise
 
-    def for_block(self, found: Certificate | None) -> str:
+    def for_block(self, found: Standing | None) -> str:
         """The type with the fewest bytes in which products of LocalRitz's next block may come."""
         part = 1.0 if found is None or not found.gap else min(1.0, found.residual / found.gap)
         gap = 0.0 if found is None else found.gap
         goal = max(self.tol * gap, ROUNDING * self.eps) / 2
         fits = [name for name, unit in UNITS.items() if unit <= self.unit and unit * part <= goal]
         return fits[-1] if fits else "float64"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Largest residual of the vectors asked for, and the gap after them, of the largest value."""
+
+    residual: float
+    gap: float

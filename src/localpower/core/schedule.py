@@ -5,12 +5,13 @@ A schedule maps the number of the round, from 0, to its steps p; 0 ends the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, pairwise
 from operator import index
 from typing import Any
 
 Schedule = Callable[[int], int]
+MOST_TIMES = 1_000_000  # that an iterator may give
 
 
 def constant(steps: int) -> Schedule:
@@ -34,23 +35,28 @@ def linear(steps: int, every: int = 1) -> Schedule:
     return lambda t: max(1, steps - t // every)
 
 
-def at(times: Iterable[int]) -> Schedule:
+class At:
     """Communicate exactly at the given times, the paper's set ``I_T``.
 
     Examples
     --------
-    >>> schedule = at({0, 4, 6, 7})
+    >>> schedule = At({0, 4, 6, 7})
     >>> [schedule(t) for t in range(4)]
     [4, 2, 1, 0]
     """
-    moments = sorted({0, *(index(time) for time in times)})
-    if moments[0] < 0 or len(moments) < 2:
-        raise ValueError(
-            f"schedule={moments} needs at least one communication time after 0, and none "
-            "below it: give a set such as {0, 4, 8}"
-        )
-    steps = [later - earlier for earlier, later in pairwise(moments)]
-    return lambda t: steps[t] if t < len(steps) else 0
+
+    def __init__(self, times: Iterable[int]) -> None:
+        self.times = sorted({0, *(index(time) for time in times)})
+        if self.times[0] < 0 or len(self.times) < 2:
+            raise ValueError(
+                f"schedule={self.times} needs at least one communication time after 0, and none "
+                "below it: give a set such as {0, 4, 8}"
+            )
+        self._steps = [later - earlier for earlier, later in pairwise(self.times)]
+
+    def __call__(self, t: int) -> int:
+        """Return the steps of a round, 0 after the last time."""
+        return self._steps[t] if t < len(self._steps) else 0
 
 
 class Adaptive:
@@ -73,18 +79,47 @@ class Adaptive:
         return steps if residual <= self.FALL * before else max(1, steps // 2)
 
 
-def _checked(schedule: Callable[[int], Any]) -> Schedule:
-    """Make sure that a user's function gives whole numbers."""
+class Function:
+    """A user's function, which is called once for every round, when the round begins."""
 
-    def steps(t: int) -> int:
-        try:
-            return index(schedule(t))
-        except TypeError:
-            raise TypeError(
-                f"schedule({t}) gave {schedule(t)!r}: it must give a whole number, 0 to end"
-            ) from None
+    def __init__(self, function: Callable[[int], Any]) -> None:
+        self._function = function
+        self._known: dict[int, int] = {}
 
-    return steps
+    def __repr__(self) -> str:
+        return repr(self._function)
+
+    def __call__(self, t: int) -> int:
+        """Return the steps of a round; refuse what is no whole number."""
+        if t not in self._known:
+            steps = self._function(t)
+            try:
+                self._known[t] = index(steps)
+            except TypeError:
+                raise TypeError(
+                    f"schedule({t}) gave {steps!r}: it must give a whole number, 0 to end"
+                ) from None
+        return self._known[t]
+
+
+def settled(schedule: Any) -> Any:
+    """What a user gives as ``schedule=``, in a form that can be read more than once."""
+    if callable(schedule):
+        return schedule if isinstance(schedule, Function) else Function(schedule)
+    if not isinstance(schedule, Iterator):
+        return schedule
+    times = list(islice(schedule, MOST_TIMES + 1))
+    if len(times) > MOST_TIMES:
+        raise ValueError(
+            f"schedule={schedule!r} gives more than {MOST_TIMES} times: give a set that ends "
+            "earlier, or a function from the round to its steps"
+        )
+    return times
+
+
+def can_be_compared(schedule: Any) -> bool:
+    """Whether a later process can tell that it was given the same ``schedule=``."""
+    return not callable(schedule) and not isinstance(schedule, Iterator)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
@@ -101,8 +136,9 @@ def parse(schedule: str | Iterable[int] | Schedule, steps: int) -> Schedule:
     Accepts a name (``"halving"``, or ``"halving:3"`` for every third round), a set of
     communication times, or a function from the round to its steps.
     """
+    schedule = settled(schedule)
     if callable(schedule):
-        return _checked(schedule)
+        return schedule
     if isinstance(schedule, str):
         name, _, every = schedule.partition(":")
         if name not in SCHEDULES or (
@@ -117,7 +153,7 @@ def parse(schedule: str | Iterable[int] | Schedule, steps: int) -> Schedule:
             raise ValueError(f"schedule={schedule!r}: decay every 1 or more rounds, not every 0")
         return SCHEDULES[name](steps, int(every)) if every else SCHEDULES[name](steps)
     try:
-        return at(schedule)
+        return At(schedule)
     except TypeError:
         raise TypeError(
             f"schedule={schedule!r} must be a name, a set of communication times or a function"

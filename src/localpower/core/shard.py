@@ -16,6 +16,7 @@ from localpower.core.kernels import BLOCK_BYTES
 
 Rows: TypeAlias = Any  # an array or a CSR matrix, in memory
 Piece: TypeAlias = Any  # rows in memory, or `Stored` or `StoredCSR`
+Stamp: TypeAlias = tuple[int, int, int, int]  # what `stamp` returns
 
 MIN_BLOCK_ROWS, LONG_BLOCK_ROWS, LONG_BLOCK_BYTES = 32, 128, 1 << 26
 BLOCK_ENTRIES = 1 << 18  # of a sparse block; more where columns are many
@@ -28,16 +29,16 @@ class Stored:
     """An array that stands in a file in raw form, and is read by stretches of its first axis.
 
     It is read and not mapped: a mapped file that shrinks kills the process, and what was read of it
-    counts as memory of the process. `stamp` is the file's size and time of change when it was
-    opened. `height` is 0, or how many rows the file has if its columns stand one after the other.
-    `origin` is the file that it was unpacked from, if it was.
+    counts as memory of the process. `stamp` tells which file it was when it was opened. `height` is
+    0, or how many rows the file has if its columns stand one after the other. `origin` is the file
+    that it was unpacked from, if it was.
     """
 
     path: str
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    stamp: tuple[int, int]
+    stamp: Stamp
     height: int = 0
     origin: str = ""
 
@@ -47,10 +48,12 @@ class Stored:
         if not text or not self.path or "\0" in self.path:
             raise DataError(f"{self.path!r:.200} is no path of a file")
         lengths = self.shape if isinstance(self.shape, tuple) else (None,)
-        stamped = isinstance(self.stamp, tuple) and len(self.stamp) == 2
-        numbers = (self.offset, self.height, *lengths, self.stamp[0] if stamped else None)
+        stamped = isinstance(self.stamp, tuple) and len(self.stamp) == 4
+        size, *rest = self.stamp if stamped else (None,)
+        numbers = (self.offset, self.height, *lengths, size)
         if (
-            not all(type(number) is int and 0 <= number < MOST for number in numbers)
+            not all(type(number) is int for number in rest)
+            or not all(type(number) is int and 0 <= number < MOST for number in numbers)
             or not isinstance(self.dtype, np.dtype)
             or self.dtype.kind not in "fiubc"
             or math.prod(max(length, 1) for length in self.shape) * self.dtype.itemsize >= MOST
@@ -112,7 +115,14 @@ class Stored:
         return stream
 
     def _check(self, file: int | str) -> None:
-        if stamp(file) != self.stamp:
+        found = stamp(file)
+        if found[:3] == self.stamp[:3] and found != self.stamp:
+            raise DataError(
+                f"{self.path} was changed while it was in use, or its inode number is {found[3]} "
+                f"here and was {self.stamp[3]} where it was opened; leave it, or copy it to a file "
+                "system with the same numbers on all machines, and run again"
+            )
+        if found != self.stamp:
             raise DataError(f"{self.path} was changed while it was in use; leave it, and run again")
 
     def _fill(self, stream: IO[bytes], offset: int, out: NDArray[Any]) -> None:
@@ -208,6 +218,8 @@ class StoredCSR:
                 f"{self.indices.name}: not a CSR matrix ({error}); write it again"
             ) from error
         if not matrix.has_canonical_format:
+            if matrix.dtype.kind in "iu":  # a sum may be beyond the type of the entries
+                matrix = matrix.astype(np.float64)
             matrix.sum_duplicates()
         return matrix
 
@@ -411,10 +423,31 @@ class _Window:
         self.__array_interface__ = stretch.__array_interface__
 
 
-def stamp(file: int | str | os.PathLike[str]) -> tuple[int, int]:
-    """Size and time of change of a file: what tells that it is still the same."""
+def stamp(file: int | str | os.PathLike[str]) -> Stamp:
+    """What tells that a file is still the same: size, times of change and inode number.
+
+    Programs that copy or unpack set the time of change of the content (mtime) back; that of the
+    inode (ctime) they cannot set, and a file put in the place of another has an inode of its own.
+    Machines that share a file system see the same numbers. The device is left out: each machine
+    numbers what it mounts itself.
+    """
     status = os.stat(file)
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def once(matrix: Any) -> Any:
+    """A boolean sparse matrix as CSR, with each entry once, and not changed itself.
+
+    Entries that occur twice add up, and in booleans ``True + True`` is True, as in scipy. So they
+    are put together before they become floats, of which the sum would be 2.
+    """
+    from scipy.sparse import csr_array
+
+    csr = csr_array(matrix)
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    return csr
 
 
 def check_compressed(matrix: Any) -> None:

@@ -19,13 +19,14 @@ from localpower.core.alignment import ALIGNMENTS
 from localpower.core.ledger import weigh
 from localpower.core.linalg import Addend, Array, orth, orth_step, qr, triangular
 from localpower.core.local_matrix import LocalMatrix
-from localpower.core.moments import Moments
-from localpower.core.precision import narrowed, widened
+from localpower.core.moments import Exponents, Moments
+from localpower.core.precision import UNITS, narrowed, widened
 
 R = TypeVar("R")
 Shapes = Mapping[str, tuple[int | None, ...]]
 MIXED = "mixed"  # the key of a sum of replies that do not belong together
 SLOWEST = 4  # times of single shards that a sum of replies keeps
+ROUNDING = 8.0  # units of eps that rounding may do to a sum of squares
 LOSS = 1e-3  # smallest eigenvalue, of the largest, down to which squares of values are good enough
 
 
@@ -143,21 +144,27 @@ class Done:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """How a shard will multiply: with its rows (``"products"``) or with ``"gram"``, ``A_iᵀA_i``."""
+    """How a shard will multiply: with its rows (``"products"``) or with ``"gram"``, ``A_iᵀA_i``.
+
+    `noise` bounds, in the spectral norm, what cancels in its products beyond ordinary rounding.
+    """
 
     name: str
+    noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product(Addend):
     """A (d, r) matrix to be summed over shards, and the basis it was taken from if asked for.
 
-    `first` is the product of the broadcast basis, if asked for: its sum is exact.
+    `first` is the product of the broadcast basis, if asked for: its sum is exact. `probes` is that
+    of probes, if there are any.
     """
 
     product: Array
     basis: Array | None = None
     first: Array | None = None
+    probes: Array | None = None
 
     def pair(self) -> tuple[Array, Array]:
         """Product and basis, where the basis was asked for."""
@@ -167,10 +174,15 @@ class Product(Addend):
         return self.product, self.basis
 
     def plus(self, other: Product, own: bool) -> Product:
-        first = None
-        if self.first is not None and other.first is not None:
-            first = added(self.first, other.first, own)
-        return Product(added(self.product, other.product, own), first=first)
+        return Product(
+            added(self.product, other.product, own),
+            first=_both(self.first, other.first, own),
+            probes=_both(self.probes, other.probes, own),
+        )
+
+
+def _both(A: Array | None, B: Array | None, own: bool) -> Array | None:
+    return None if A is None or B is None else added(A, B, own)
 
 
 def added(A: Array, B: Array, own: bool = False) -> Array:
@@ -185,9 +197,16 @@ def added(A: Array, B: Array, own: bool = False) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Factor:
-    """The triangular factor ``R_i``, (min(s_i, r), r), of a shard."""
+    """The triangular factor ``R_i``, (min(s_i, r), r), of a shard.
+
+    If asked for, with the number of rows of ``A_i Z``, their `mean` (r,) and `scatter`: the upper
+    triangle of the sum of products of their deviations from it.
+    """
 
     R: Array
+    rows: int = 0
+    mean: Array | None = None
+    scatter: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,6 +222,31 @@ class Eigenvectors:
 
     vectors: Array
     values: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LowRank:
+    """A factor F, (d, c), of some rows A, ``FFᵀ ⪯ AᵀA ⪯ FFᵀ + rest·I``; the sum is of all rows.
+
+    A sum keeps `width` columns, the leading ones; what it drops is added to `rest`.
+    """
+
+    factor: Array
+    rest: float
+    width: int
+
+    def __add__(self, other: LowRank) -> LowRank:
+        both = LowRank(np.hstack([self.factor, other.factor]), self.rest + other.rest, self.width)
+        return both if both.factor.shape[1] <= self.width else both.cut(self.width)
+
+    def cut(self, width: int) -> LowRank:
+        """Keep the leading `width` columns."""
+        F = self.factor.astype(np.float64, copy=False)
+        P, sizes, _ = np.linalg.svd(F, full_matrices=False)
+        dropped = float(sizes[width] ** 2) if len(sizes) > width else 0.0
+        lost = ROUNDING * np.finfo(np.float64).eps * float(sizes[:1].sum()) ** 2
+        kept = np.ascontiguousarray(P[:, :width] * sizes[:width])
+        return LowRank(kept, self.rest + dropped + lost, self.width)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,16 +307,21 @@ class LocalTriangle(Task[PackedTriangle]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Describe(Task[Moments]):
-    """Statistics of the raw columns; their extremes too if `extremes`."""
+    """Statistics of the raw columns; their extremes too if `extremes`.
+
+    With `checksum`, also that of the rows: it says whether they are those of an earlier run.
+    """
 
     extremes: bool
+    checksum: bool = False
 
     def shapes(self, rows: int, columns: int) -> Shapes:
         extremes = (columns if self.extremes else 0,)
-        return {"mean": (columns,), "m2": (columns,), "low": extremes, "high": extremes}
+        each = dict.fromkeys(("exponent", "mean", "m2", "rest"), (columns,))
+        return {**each, "low": extremes, "high": extremes}
 
     def __call__(self, matrix: LocalMatrix) -> Moments:
-        stats = matrix.moments()
+        stats = matrix.moments(self.checksum)
         return stats if self.extremes else stats.without_extremes()
 
 
@@ -280,22 +329,27 @@ class Describe(Task[Moments]):
 class Prepare(Task[Kernel]):
     """From now on work with ``(A_i - 1 shiftᵀ) · 2**-exponent · diag(factor)``.
 
-    About `products` products with (d, `width`) matrices are to come; the shard chooses how.
+    About `products` products with (d, `width`) matrices are to come; the shard chooses how. `far`
+    says that some columns have a large mean: where they are sparse, they are shifted entry by
+    entry. `loss` is what a sparse row adds to the noise.
     """
 
     shift: Array | None
     factor: Array | float
-    exponent: int = 0
+    exponent: int | Exponents = 0
     products: int = 0
     width: int = 1
+    far: bool = True
+    loss: float = 0.0
 
     @property
     def lasts(self) -> bool:
         return True
 
     def __call__(self, matrix: LocalMatrix) -> Kernel:
-        matrix.prepare(self.shift, self.factor, self.exponent, self.products, self.width)
-        return Kernel(matrix.kernel)
+        how = self.shift, self.factor, self.exponent, self.products, self.width, self.far
+        matrix.prepare(*how)
+        return Kernel(matrix.kernel, self.loss * matrix.sparse_rows())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -306,7 +360,7 @@ class PowerSteps(Task[Product]):
     `align` names how the worker itself turns it towards ``Z``; `send_basis` sends ``Z_i`` along
     instead, for the server to align. `send_first` sends ``A_iᵀA_i Z`` too, from which the server
     can tell how good Z was. `reply` is the type that products are rounded to, if to any; the basis
-    may be in such a type, too.
+    may be in such a type, too. `probes` are multiplied once, and answered in their own type.
     """
 
     basis: Array
@@ -315,15 +369,18 @@ class PowerSteps(Task[Product]):
     send_basis: bool = False
     send_first: bool = False
     reply: str = ""
+    probes: Array | None = None
 
     def shapes(self, rows: int, columns: int) -> Shapes:
-        return dict.fromkeys(("product", "basis", "first"), self.basis.shape)
+        shapes: dict[str, tuple[int | None, ...]]
+        shapes = dict.fromkeys(("product", "basis", "first"), self.basis.shape)
+        return shapes if self.probes is None else shapes | {"probes": self.probes.shape}
 
     def __call__(self, matrix: LocalMatrix) -> Product:
         start = Z = widened(self.basis, matrix.dtype)
         first = None
         with matrix.several_times(self.steps):
-            Y = matrix.product(Z)
+            Y, probed = _with_probes(matrix, Z, self.probes)
             if self.send_first:
                 first = Y.copy()
             for _ in range(self.steps - 1):
@@ -334,19 +391,35 @@ class PowerSteps(Task[Product]):
         if self.reply:
             Y, Z = narrowed(Y, self.reply), narrowed(Z, self.reply)
             first = None if first is None else narrowed(first, self.reply)
-        return Product(Y, Z if self.send_basis else None, first)
+        return Product(Y, Z if self.send_basis else None, first, probed)
+
+
+def _with_probes(matrix: LocalMatrix, Z: Array, probes: Array | None) -> tuple[Array, Array | None]:
+    """Products of a basis and of probes, in one pass over the rows."""
+    if probes is None:
+        return matrix.product(Z), None
+    both = matrix.product(np.hstack([Z, probes.astype(matrix.dtype, copy=False)]))
+    r = Z.shape[1]
+    return np.ascontiguousarray(both[:, :r]), np.ascontiguousarray(both[:, r:], probes.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal(Addend):
-    """An exact product (d, b), and what the shard proposes (d, r); both are summed over shards."""
+    """An exact product (d, b), and what the shard proposes (d, r); both are summed over shards.
+
+    `probes` is the product of probes, if there are any.
+    """
 
     product: Array
     proposal: Array
+    probes: Array | None = None
 
     def plus(self, other: Proposal, own: bool) -> Proposal:
-        product = added(self.product, other.product, own)
-        return Proposal(product, added(self.proposal, other.proposal, own))
+        return Proposal(
+            added(self.product, other.product, own),
+            added(self.proposal, other.proposal, own),
+            _both(self.probes, other.probes, own),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,7 +430,8 @@ class Refine(Task[Proposal]):
     ``Z ← orth(M_a Z + (G - M_a X)(XᵀZ))``: the true subspace is a fixed point of it, so many steps
     are safe. What is proposed is Z, turned towards X, times the shard's part ``s_i/n`` of the rows.
     `reply` and `proposal` are the types that both are rounded to, if to any; of a proposal that is
-    rounded, only the part outside of X is sent.
+    rounded, only the part outside of X is sent. `probes` are multiplied once, and answered in their
+    own type.
     """
 
     block: Array
@@ -367,17 +441,22 @@ class Refine(Task[Proposal]):
     rows: int
     reply: str = ""
     proposal: str = ""
+    probes: Array | None = None
 
     def shapes(self, rows: int, columns: int) -> Shapes:
-        return {"product": self.block.shape, "proposal": self.basis.shape}
+        shapes = {"product": self.block.shape, "proposal": self.basis.shape}
+        return shapes if self.probes is None else shapes | {"probes": self.probes.shape}
 
     def __call__(self, matrix: LocalMatrix) -> Proposal:
         block, X, image = (widened(A, matrix.dtype) for A in (self.block, self.basis, self.image))
         part = matrix.shape[0] / self.rows
         with matrix.several_times(self.steps + 2):
-            product = narrowed(matrix.product(block) if block.size else block, self.reply)
+            product, probed = block, None
+            if block.size or self.probes is not None:
+                product, probed = _with_probes(matrix, block, self.probes)
+            product = narrowed(product, self.reply)
             if not part:
-                return Proposal(product, narrowed(np.zeros_like(X), self.proposal))
+                return Proposal(product, narrowed(np.zeros_like(X), self.proposal), probed)
             drift = image - matrix.product(X) / part
             Z = X
             for _ in range(self.steps):
@@ -387,7 +466,7 @@ class Refine(Task[Proposal]):
         if self.proposal:  # what is new of it: rounding is relative to that
             aligned = aligned - X @ (X.T @ aligned)
         proposal = (part * aligned).astype(matrix.dtype, copy=False)
-        return Proposal(product, narrowed(proposal, self.proposal))
+        return Proposal(product, narrowed(proposal, self.proposal), probed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -395,29 +474,54 @@ class Triangle(Task[Factor]):
     """The R factor of ``A_i Z``, with a positive diagonal; `LeftVectors` takes the Q to it.
 
     With `gram`, in float64, it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
-    ``A_iᵀA_i`` and no more than three digits are lost: that takes no pass over the rows.
+    ``A_iᵀA_i`` and no more than three digits are lost: that takes no pass over the rows. With
+    `variance`, mean and scatter of ``A_i Z`` are sent along.
     """
 
     basis: Array
     gram: bool = False
+    variance: bool = False
 
     def shapes(self, rows: int, columns: int) -> Shapes:
         width = self.basis.shape[1]
-        return {"R": (min(rows, width), width)}
+        scatter = (width * (width + 1) // 2,)
+        return {"R": (min(rows, width), width), "mean": (width,), "scatter": scatter}
 
     def __call__(self, matrix: LocalMatrix) -> Factor:
-        R = None
+        rows, R, spread = matrix.shape[0], None, None
         if self.gram and matrix.dtype == np.float64 and matrix.gram_is_small():
-            R = _cholesky(self.basis.T @ matrix.kept_gram() @ self.basis)
-        if R is None:
-            R = triangular(matrix.apply(self.basis).astype(np.float64, copy=False))
+            H = self.basis.T @ matrix.kept_gram() @ self.basis
+            R = _cholesky(H)
+            spread = _less_mean(H, rows, matrix.mean() @ self.basis) if self.variance else None
+        if R is None or (self.variance and spread is None):
+            T = matrix.apply(self.basis).astype(np.float64, copy=False)
+            R = triangular(T)
             R = R * signs(R)[:, None]
-        return Factor(np.ascontiguousarray(R, matrix.dtype))
+            spread = _spread(T) if self.variance else None
+        R = np.ascontiguousarray(R, matrix.dtype)
+        if spread is None:
+            return Factor(R)
+        mean, scatter = (A.astype(matrix.dtype, copy=False) for A in spread)
+        return Factor(R, rows, mean, packed(scatter))
 
 
 def signs(R: Array) -> Array:
     """What makes the diagonal positive."""
     return np.where(np.diagonal(R) < 0, -1.0, 1.0)
+
+
+def _spread(T: Array) -> tuple[Array, Array]:
+    """Mean of the rows of T, and the sum of products of their deviations, which T becomes."""
+    mean = T.sum(axis=0) / max(len(T), 1)
+    T -= mean
+    drift = T.sum(axis=0) / max(len(T), 1)  # of a mean that is large against the deviations
+    return mean + drift, T.T @ T - len(T) * np.outer(drift, drift)
+
+
+def _less_mean(H: Array, rows: int, mean: Array) -> tuple[Array, Array] | None:
+    """The same from sums of products of T itself, if no more than three digits are lost."""
+    scatter = H - rows * np.outer(mean, mean)
+    return (mean, scatter) if np.trace(scatter) > LOSS * np.trace(H) else None
 
 
 def _cholesky(H: Array) -> Array | None:
@@ -455,6 +559,27 @@ class ProjectRows(Task[Product]):
     def __call__(self, matrix: LocalMatrix) -> Product:
         with matrix.several_times(2):
             return Product(matrix.adjoint(LeftVectors(self.basis, self.rotation)(matrix).rows))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeadingFactor(Task[LowRank]):
+    """The shard's own leading `width` eigenpairs, ``V_i Λ_i^{1/2}``, and a bound of what is left.
+
+    Sums keep `most` columns. `reply` is the type that the factor is rounded to, if to any.
+    """
+
+    width: int
+    most: int
+    reply: str = ""
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"factor": (columns, None)}
+
+    def __call__(self, matrix: LocalMatrix) -> LowRank:
+        factor, rest = matrix.leading_factor(self.width)
+        if self.reply:
+            rest += ROUNDING * UNITS[self.reply] * float(np.linalg.norm(factor, 2)) ** 2
+        return LowRank(narrowed(factor, self.reply), rest, self.most)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

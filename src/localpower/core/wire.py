@@ -54,6 +54,7 @@ MESSAGES: dict[str, type] = {
         *(tasks.GramTriangle, tasks.LocalTriangle, tasks.Weigh, tasks.Weighed),
         *(Moments, tasks.Done, tasks.Kernel, tasks.Product, tasks.Factor, tasks.Rows),
         *(tasks.Eigenvectors, tasks.Proposal, tasks.PackedSum, tasks.PackedTriangle),
+        *(tasks.LeadingFactor, tasks.LowRank),
         *(Shard, Stored, StoredCSR, Ledger, Round),
     )
 }

@@ -39,7 +39,7 @@ def eta(shards: Sequence[Any]) -> float:
     stats = [moments(matrix.shard) for matrix in matrices]
     if any(each.bad is not None for each in stats):
         raise DataError("shards have NaN or infinity; remove such rows or fill in values")
-    exponent = max(each.exponent for each in stats)
+    exponent = max(int(np.max(each.exponent)) for each in stats)
     for matrix in matrices:
         matrix.prepare(None, 1.0, exponent)  # exact; huge and tiny data stay in range
     return (_dense if widths[0] <= GRAM_COLUMNS else _matrix_free)(matrices)

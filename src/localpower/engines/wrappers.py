@@ -22,7 +22,6 @@ from localpower.core.tasks import (
     Done,
     LeftVectors,
     PowerSteps,
-    Product,
     Rows,
     Scatter,
     Shapes,
@@ -114,7 +113,8 @@ class Tolerant(Engine):
             fault = fault or WorkerLost(f"no reply came from shards {left}")
             self._again(left, fault, attempt)
         for number in numbers[done:]:
-            yield early.pop(number) if number in early else self._instead(task, number)
+            ready = number in early
+            yield self._seen(task, early.pop(number)) if ready else self._instead(task, number)
 
     def sum(self, task: Task[R]) -> R:
         """Let the engine add; where that fails or shards may be missing, add here."""
@@ -181,10 +181,8 @@ class Tolerant(Engine):
         then = "left out"
         if number in self._last and isinstance(question, PowerSteps) and question.steps == 1:
             Z, Y = self._last[number]
-            content, then = (
-                Product(Y @ (Z.T @ widened(question.basis))),
-                "its last product was used",
-            )
+            product = Y @ (Z.T @ widened(question.basis))
+            content, then = replace(content, product=product), "its last product was used"
         if number not in self.missing:
             self._note((number,), "lost", then)
             self.missing.add(number)
@@ -242,7 +240,16 @@ class Metered(Engine):
     @property
     def ledger(self) -> Ledger:
         """The account so far."""
-        return Ledger(tuple(self._rounds))
+        return self.since(0)
+
+    @property
+    def hops(self) -> int:
+        """How many rounds are in the account."""
+        return len(self._rounds)
+
+    def since(self, hops: int) -> Ledger:
+        """The account without its first `hops` rounds; takes no longer the more those are."""
+        return Ledger(tuple(self._rounds[hops:]))
 
     @property
     def timeline(self) -> dict[str, Any]:

@@ -1,0 +1,634 @@
+"""When a run is done, and what it may then claim: every reason, from certificates made by hand."""
+
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import EPS, with_spectrum
+
+import localpower as lp
+from localpower import api
+from localpower.api import (
+    GIVEN_UP,
+    MOST_DRAWS,
+    NEAR,
+    ROUGH,
+    ROUNDS,
+    STALL,
+    ZERO,
+    Choice,
+    Judge,
+    Keeper,
+    Options,
+    Outcome,
+    Relay,
+    _certainty,
+    _check_used,
+    _conclude,
+    _doubt,
+    _good_enough,
+    _is_graded,
+    _relay,
+    _stalled,
+    _start_of,
+    _warm,
+    is_told,
+)
+from localpower.checkpoint import Checkpoint
+from localpower.core.certificate import ROUNDING, Certificate, Known
+from localpower.core.local_power import State
+from localpower.core.schedule import constant
+from localpower.engines.inline import Inline
+from localpower.result import Record
+
+TOL, SURE = 1e-6, 1e-4
+STATE = State(np.eye(4, 2), round=1, steps=1)
+FAR = Certificate(0.1, np.array([0.1]), True, 0.0, 0.5, False)
+CLOSE = replace(FAR, angle=TOL)
+TIE = replace(FAR, angle=1.0, gap=TOL, residuals=np.array([0.0, TOL]))
+
+
+def judge(**other):
+    options = {"max_rounds": 9, "max_bytes": 100.0, "max_seconds": 10.0} | other
+    return Judge(2, TOL, SURE, 1.0, EPS, **options)
+
+
+def verdict(found, judge=judge(), state=STATE, history=(), spent=0.0, seconds=0.0):  # noqa: B008
+    return judge.verdict(state, found, list(history), spent, seconds)
+
+
+def records(*residuals, steps=4):
+    return [Record(n, steps, 1, 1, 0.1, residual=x) for n, x in enumerate(residuals, start=1)]
+
+
+def test_an_angle_within_the_tolerance_is_enough_if_it_is_sure():
+    assert verdict(CLOSE) == "angle"
+    assert verdict(replace(CLOSE, angle=1.01 * TOL)) is None
+    probable = replace(CLOSE, proven=False, p=SURE)
+    assert verdict(probable) == "angle"
+    assert verdict(replace(probable, p=1.01 * SURE), judge(learns=True)) is None
+    assert verdict(replace(CLOSE, gap=0.0, residuals=np.ones(1))) == "angle"
+    assert verdict(replace(TIE, angle=TOL)) == "angle"
+
+
+def test_a_tie_is_enough_if_residuals_are_small_and_it_is_sure():
+    assert verdict(TIE) == "residual"
+    assert verdict(replace(TIE, gap=1.01 * TOL)) is None
+    assert verdict(replace(TIE, residuals=np.array([0.0, 1.01 * TOL]))) is None
+    assert verdict(TIE, judge(ties=False)) is None
+    assert verdict(replace(TIE, proven=False, p=1.0)) == "unsure"
+    assert verdict(replace(TIE, proven=False, p=SURE)) == "residual"
+
+
+def test_what_is_not_sure_goes_on_as_long_as_probes_may_tell_more():
+    doubtful = replace(CLOSE, proven=False, p=0.5)
+    assert verdict(doubtful, judge(learns=False)) == "unsure"
+    learning = judge(learns=True)
+    assert verdict(doubtful, learning, replace(STATE, draws=MOST_DRAWS)) is None
+    assert verdict(doubtful, learning, replace(STATE, draws=MOST_DRAWS + 1)) == "unsure"
+    assert verdict(doubtful, learning, spent=101.0) == "budget"
+    assert verdict(CLOSE, learning, replace(STATE, draws=MOST_DRAWS + 1)) == "angle"
+
+
+def test_only_a_proof_will_do_where_one_is_asked_for():
+    strict = replace(judge(learns=True), certainty=0.0)
+    assert verdict(CLOSE, strict) == "angle"
+    assert verdict(replace(CLOSE, proven=False, p=1e-30), strict) is None
+
+
+def test_residuals_as_small_as_rounding_end_a_run_whose_gap_is_seen():
+    assert verdict(replace(FAR, rounded=True)) == "rounding"
+    assert verdict(replace(FAR, rounded=True, gap=TOL)) is None  # a tie may still come
+    assert verdict(replace(FAR, rounded=True, gap=1.01 * TOL)) == "rounding"
+    assert verdict(replace(FAR, rounded=False)) is None
+    assert verdict(replace(CLOSE, rounded=True)) == "angle"
+
+
+def test_local_steps_without_progress_end_a_run():
+    flat = records(*[0.1] * STALL)
+    assert verdict(FAR, history=flat) == "stalled"
+    assert verdict(CLOSE, history=flat) == "angle"
+    assert verdict(replace(FAR, rounded=True), history=flat) == "rounding"
+    assert verdict(FAR, history=records(*[0.1] * STALL, steps=1)) is None
+
+
+def test_a_run_stalls_if_no_residual_of_some_rounds_is_a_tenth_smaller():
+    assert _stalled(records(*[0.1] * STALL))
+    assert not _stalled(records(*[0.1] * (STALL - 1)))
+    assert not _stalled(records(*[0.1] * (STALL - 1), 0.089))
+    assert not _stalled(records(0.1, 0.089, *[0.1] * (STALL - 2)))
+    assert _stalled(records(*[0.1] * (STALL - 1), 0.091))
+    assert _stalled(records(1.0, *[0.1] * STALL))  # what was before does not count
+    assert not _stalled(records(*[0.1] * (STALL - 1), None))
+    assert not _stalled(records(*[0.1] * STALL, steps=1))
+
+
+def test_budgets_are_spent_when_more_was_moved_or_went_by():
+    assert verdict(FAR, spent=100.0, seconds=10.0) is None
+    assert verdict(FAR, spent=100.1) == "budget"
+    assert verdict(FAR, seconds=10.1) == "budget"
+    assert verdict(None, spent=100.1) == "budget"
+    assert verdict(None) is None
+    assert verdict(CLOSE, spent=100.1) == "angle"
+
+
+def test_without_a_tolerance_no_certificate_ends_a_run():
+    everything = replace(judge(), tol=0.0)
+    for found in (replace(CLOSE, angle=0.0), replace(TIE, gap=0.0), replace(FAR, rounded=True)):
+        assert verdict(found, everything) is None
+    assert verdict(FAR, everything, history=records(*[0.1] * STALL)) is None
+
+
+def test_a_judge_hands_on_what_it_knows():
+    class Asked(State):
+        def certificate(self, rank, known, tol, certainty):
+            return rank, known, tol, certainty
+
+    known = Known(4, 1.0, EPS, 0.25)
+    assert judge(noise=0.25).certificate(Asked(np.eye(4, 2))) == (2, known, TOL, SURE)
+
+
+def test_probes_are_drawn_where_they_may_tell_more():
+    rng = np.random.default_rng(0)
+    assert _doubt(judge(learns=False), rng) is None
+    doubt = _doubt(judge(learns=True), rng)
+    assert doubt.certainty == SURE
+    assert doubt.seed != _doubt(judge(learns=True), rng).seed
+    assert rng.random() == np.random.default_rng(0).random()  # the start has its own numbers
+
+
+# One method after another.
+
+
+def leg(name, count, rounds=None, start=1):
+    states = (State(np.eye(3, 1), round=start + n, steps=n) for n in range(count))
+    return name, states, rounds
+
+
+def test_a_relay_goes_on_counting_rounds_with_the_next_method():
+    relay = Relay([leg("a", 3, 2), leg("b", 4, 2)])
+    seen = [(state.round, relay.method) for state in relay]
+    assert seen == [(1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "b"), (6, "b")]
+
+
+def test_a_relay_skips_to_the_next_method_if_there_is_one():
+    relay = Relay([leg("a", 5, 4), leg("b", 2, None), leg("c", 2, None)])
+    seen = []
+    for state in relay:
+        seen.append((state.round, relay.method))
+        if state.round in (2, 3):
+            assert relay.skip()
+        elif relay.method == "c":
+            assert not relay.skip()
+    assert seen == [(1, "a"), (2, "a"), (3, "b"), (4, "c"), (5, "c")]
+    once = Relay([leg("a", 2, 2), leg("b", 2, 2), leg("c", 1, 1)])
+    assert [(state.round, once.method) for state in once if state.round > 1 or once.skip()] == [
+        (1, "a"),
+        (2, "b"),
+        (3, "b"),
+        (4, "c"),
+    ]
+    alone = Relay([leg("a", 2, 1)])
+    assert [state.round for state in alone if not alone.skip()] == [1, 2]
+
+
+def test_a_relay_hands_on_states_as_they_are_until_the_method_changes():
+    name, states, _ = leg("a", 2)
+    states = list(states)
+    assert list(Relay([(name, iter(states), 5)])) == states
+    empty = Relay([leg("a", 0), leg("b", 1)])
+    assert [state.round for state in empty] == [1]
+
+
+def test_the_chosen_method_has_three_times_the_rounds_that_were_predicted():
+    options = Options(1, 1, constant(1), "none", "server", 1, "residual")
+    engine = Inline()
+    for predicted, patience in ((2, ROUNDS), (ROUNDS, 3 * ROUNDS)):
+        relay = _relay(
+            engine, np.random.default_rng(0), options, Choice("dpi", "", predicted, ("tsqr",))
+        )
+        assert [(name, rounds) for name, _, rounds in relay._legs] == [
+            ("dpi", patience),
+            ("tsqr", patience),
+        ]
+
+
+def test_a_method_that_follows_has_its_own_start_and_the_rest_of_the_chances(monkeypatch):
+    given = {}
+
+    def noted(name):
+        return lambda engine, generator, options: given.update({name: options}) or iter(())
+
+    for name in ("dpi", "local_ritz"):
+        monkeypatch.setitem(api.METHODS, name, noted(name))
+    doubt = _doubt(judge(learns=True), np.random.default_rng(0))
+    options = Options(1, 1, constant(1), "none", "server", 1, "residual", begin=STATE, doubt=doubt)
+    choice = Choice("dpi", "", 1, ("local_ritz",), merged=7)
+    _relay(Inline(), np.random.default_rng(0), options, choice)
+    assert given["dpi"] is options
+    assert doubt.before == 0
+    later = given["local_ritz"]
+    assert (later.begin, later.merged) == (None, 7)
+    assert later.doubt == replace(doubt, before=MOST_DRAWS + 1)  # as many may be drawn before
+    _relay(Inline(), np.random.default_rng(0), replace(options, doubt=None), choice)
+    assert given["local_ritz"].doubt is None
+
+
+def chosen(rows, columns):
+    options = Options(2, 7, constant(1), "none", "server", 1, "residual")
+    source = api.open_source(np.ones((rows, columns)))
+    return api._choose(source, Inline(), 2, options, 1e-8, False, None, "float64")
+
+
+def test_where_rows_are_few_all_their_eigenvectors_are_merged_in_the_end():
+    for rows, columns in ((50, 2000), (1024, 1024), (1024, 1200)):
+        choice = chosen(rows, columns)
+        assert choice.method not in api.ONE_ROUND
+        assert (choice.others, choice.merged) == (("local_ritz",), rows)
+    for rows, columns in ((1025, 1200), (3000, 2000)):
+        choice = chosen(rows, columns)
+        assert choice.method not in api.ONE_ROUND
+        assert (choice.others, choice.merged) == (("local_ritz", "tsqr"), 0)
+    exact = chosen(50, 50)
+    assert (exact.method, exact.others) == ("gram", ("tsqr",))
+    assert chosen(50, 49).merged == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "read"),
+    [("merged", ("merged", 0)), ("merged:200", ("merged", 200)), ("random", ("random", 0))],
+)
+def test_a_start_is_read_with_how_many_are_merged(start, read):
+    assert _start_of(start) == read
+
+
+@pytest.mark.parametrize("start", ["random:5", "merged:", "merged:-1", "merged:x", "warm", 3, None])
+def test_a_start_that_is_not_known_is_refused(start):
+    with pytest.raises(ValueError, match="start="):
+        _start_of(start)
+
+
+def test_what_rounding_allows_is_good_enough_if_it_is_sure():
+    def good(reason="rounding", found=FAR, certainty=SURE):
+        return _good_enough(outcome(reason, found), certainty)
+
+    near = replace(FAR, angle=ROUGH)
+    assert good(found=near)
+    assert not good(found=replace(near, angle=1.01 * ROUGH))
+    assert not good("max_rounds", near)
+    assert not good("unsure", near)
+    assert not good(found=None)
+    assert good(found=replace(near, proven=False, p=SURE))
+    assert not good(found=replace(near, proven=False, p=1.01 * SURE))
+
+
+# What is said at the end.
+
+
+def outcome(reason, found=None):
+    return Outcome(STATE, (Record(1, 1, 1, 1, 0.1, angle=0.5),), reason, found)
+
+
+def concluded(method, reason, found=None, tol=TOL):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        said = _conclude(method, outcome(reason, found), tol)
+    return said, [str(each.message) for each in caught]
+
+
+@pytest.mark.parametrize("reason", ["angle", "residual", "callback"])
+def test_what_was_asked_for_is_concluded_without_a_warning(reason):
+    assert concluded("local_ritz", reason, CLOSE) == (reason, [])
+
+
+@pytest.mark.parametrize("reason", ["max_rounds", "budget", "stalled", "unsure", "rounding"])
+def test_what_was_not_reached_is_warned_of_with_the_remedy(reason):
+    said, warned = concluded("dpi", reason, FAR)
+    assert said == reason
+    (text,) = warned
+    assert f"({reason})" in text
+    assert api.REMEDIES[reason] in text
+    assert "proven" in text
+    assert "p = " not in text
+    (doubted,) = concluded("dpi", reason, replace(FAR, proven=False, p=0.5))[1]
+    assert "if nothing was missed (p = 0.5)" in doubted
+    assert "proven" not in doubted
+    assert (", or take method='local_ritz'" in text) == (reason == "max_rounds")
+    assert concluded("dpi", reason, FAR, tol=0.0) == (reason, [])
+
+
+def test_exact_methods_are_exact_unless_rounding_keeps_them_from_the_tolerance():
+    assert concluded("tsqr", "end", CLOSE) == ("exact", [])
+    assert concluded("tsqr", "angle", CLOSE)[0] == "exact"
+    assert concluded("tsqr", "end", FAR)[0] == "rounding"
+    assert concluded("tsqr", "end", replace(FAR, gap=TOL)) == ("exact", [])
+    assert concluded("tsqr", "end", replace(FAR, gap=1.01 * TOL))[0] == "rounding"
+    assert concluded("tsqr", "end", FAR, tol=0.0) == ("exact", [])
+    assert concluded("tsqr", "end", None) == ("exact", [])
+    assert concluded("gram", "angle", CLOSE) == ("angle", [])
+    assert concluded("gram", "residual", TIE) == ("residual", [])
+    assert concluded("gram", "rounding", FAR)[0] == "rounding"
+    lost = replace(FAR, angle=1.0, gap=0.0, vanishing=True)
+    assert concluded("gram", "rounding", lost)[0] == "rounding"
+    assert concluded("gram", "end", lost) == ("exact", [])
+    assert concluded("gram", "end", CLOSE) == ("exact", [])
+
+
+@pytest.mark.parametrize("method", ["local_ritz", "block_krylov", "block_lanczos"])
+def test_a_search_that_finds_nothing_new_is_unsure_or_rounded(method):
+    assert concluded(method, "end", CLOSE)[0] == "unsure"
+    assert concluded(method, "end", FAR)[0] == "unsure"
+    assert concluded(method, "end", replace(FAR, rounded=True))[0] == "rounding"
+    assert concluded(method, "end", None)[0] == "end"
+    assert concluded(method, "end", FAR, tol=0.0) == ("end", [])
+    assert concluded("local_power", "end", FAR)[0] == "end"
+
+
+def test_a_last_value_between_zero_and_its_square_root_is_graded():
+    rows, columns = 50, 20
+    source = SimpleNamespace(dtype=np.dtype(float), rows=rows, columns=columns)
+
+    def graded(last, top=3.0):
+        return _is_graded(SimpleNamespace(singular_values=np.array([top, last])), source)
+
+    zero, square = ZERO * np.sqrt(rows) * EPS, 2 * np.sqrt(ROUNDING * EPS)
+    assert not graded(0.99 * zero * 3)
+    assert graded(1.01 * zero * 3)
+    assert graded(0.99 * square * 3)
+    assert not graded(1.01 * square * 3)
+    assert not graded(0.0, 0.0)
+
+
+@pytest.mark.parametrize("method", ["gram", "local_ritz", "block_lanczos", "dpi"])
+def test_values_that_their_squares_cannot_tell_from_zero_are_not_converged(method):
+    graded = with_spectrum(60, [1, 1e-9, 1e-10, 1e-11])
+    with pytest.warns(lp.ConvergenceWarning, match="numbers have too few digits"):
+        lost = lp.svd(graded, 2, method=method, tol=1e-8, max_rounds=90, workers=2, rng=0)
+    assert (lost.reason, lost.converged) == ("rounding", False)
+    zero = with_spectrum(60, [1, 0, 0, 0])
+    none = lp.svd(zero, 2, method=method, tol=1e-8, max_rounds=90, workers=2, rng=0)
+    assert none.converged
+    found = lp.svd(graded, 2, method="tsqr", workers=2)
+    assert lp.subspace_distance(np.linalg.svd(graded)[2][:2].T, found.components.T) < 1e-5
+
+
+def test_a_gram_matrix_that_was_chosen_is_followed_by_a_factor_where_it_shows_no_gap():
+    result = lp.svd(with_spectrum(200, [5, 2, 2, 2, 1]), 2, workers=2, rng=0)
+    assert (result.reason, result.run["method"], len(result.history)) == ("exact", "tsqr", 2)
+    asked = lp.svd(with_spectrum(200, [5, 2, 2, 2, 1]), 2, method="gram", tol=1e-8, rng=0)
+    assert asked.reason == "residual"
+
+
+def test_nothing_is_learnt_from_probes_where_only_a_proof_counts():
+    flat = with_spectrum(80, np.r_[3, 2, np.ones(30)])  # the trace cannot prove it
+
+    def run(certainty):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lp.ConvergenceWarning)
+            return lp.svd(flat, 2, method="dpi", tol=1e-3, certainty=certainty, max_rounds=99,
+                          workers=2, rng=0)  # fmt: skip
+
+    strict, lenient = run("proven"), run(1e-6)
+    assert (strict.reason, strict.certificate.proven, strict.certificate.p) == ("unsure", False, 1)
+    assert len({record.bytes_up for record in strict.history}) == 1
+    assert (lenient.reason, lenient.certificate.proven) == ("angle", False)
+    assert lenient.certificate.p <= 1e-6
+    assert len({record.bytes_up for record in lenient.history}) == 2  # with probes, and without
+
+
+def test_a_result_is_what_is_certified_near_the_answer_or_after_local_steps():
+    def told(steps, angle, residual):
+        return is_told(Record(1, steps, 1, 1, 0.1, angle=angle, residual=residual))
+
+    assert told(1, 1.0, 0.9 * NEAR)
+    assert not told(1, 0.5, 1.1 * NEAR)
+    assert told(2, 0.5, 1.1 * NEAR)
+    assert not told(2, 1.0, 1.1 * NEAR)
+    assert not told(2, None, None)
+
+
+# Bookkeeping.
+
+
+A = with_spectrum(80, 0.9 ** np.arange(20))
+LOUD = {"method": "dpi", "width": 4, "tol": 1e-13, "workers": 2, "rng": 0}
+
+
+def fit(**options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lp.ConvergenceWarning)
+        return lp.svd(A, 3, **LOUD | options)
+
+
+def test_rounds_bytes_and_steps_of_the_history_are_those_of_the_ledger():
+    result = fit(method="local_power", steps=3, max_rounds=5)
+    assert [record.round for record in result.history] == [1, 2, 3, 4, 5]
+    assert [record.steps for record in result.history] == [3] * 5
+    iterate = result.ledger.phase("iterate")
+    assert [r.bytes_up for r in result.history] == [r.bytes_up for r in iterate.records]
+    assert [r.bytes_down for r in result.history] == [r.bytes_down for r in iterate.records]
+    assert result.reason == "max_rounds"
+    assert not result.converged
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_a_budget_of_bytes_ends_after_the_round_that_exceeds_it(rounds):
+    each = fit(max_rounds=1).history[0]
+    size = each.bytes_up + each.bytes_down
+    for spare, count in ((0, rounds + 1), (-1, rounds)):
+        result = fit(max_rounds=9, max_bytes=rounds * size + spare)
+        assert (result.reason, len(result.history)) == ("budget", count)
+
+
+def test_a_run_that_goes_on_counts_what_was_spent_before(tmp_path):
+    path = tmp_path / "run"
+    first = fit(max_rounds=3, checkpoint=path)
+    size = first.history[0].bytes_up + first.history[0].bytes_down
+    more = fit(max_rounds=9, checkpoint=path, resume=True, max_bytes=5 * size - 1)
+    assert (more.reason, len(more.history)) == ("budget", 5)
+    assert [record.round for record in more.history] == [1, 2, 3, 4, 5]
+    assert [record.steps for record in more.history] == [1] * 5
+    assert more.ledger.phase("iterate").rounds == 5
+    again = fit(max_rounds=5, checkpoint=path, resume=True)
+    assert (again.reason, len(again.history)) == ("max_rounds", 5)
+    assert again.ledger.phase("iterate").rounds == 5
+    fewer = fit(max_rounds=2, checkpoint=path, resume=True)
+    assert (fewer.reason, len(fewer.history)) == ("max_rounds", 5)
+
+
+def test_seconds_of_earlier_rounds_count(tmp_path):
+    short = fit(max_rounds=9, max_seconds=1e-9)
+    assert (short.reason, len(short.history)) == ("budget", 1)
+    path = tmp_path / "run"
+    fit(max_rounds=3, checkpoint=path)
+    assert fit(max_rounds=9, checkpoint=path, resume=True, max_seconds=1e-9).reason == "budget"
+
+
+def test_a_callback_that_ends_a_run_is_its_reason_and_what_was_reached_is_kept(tmp_path):
+    path = tmp_path / "run"
+    how = {"checkpoint": path, "every": 100}  # it is written at the end all the same
+    result = fit(max_rounds=9, **how, callback=lambda record, state: record.round == 4)
+    assert (result.reason, len(result.history), result.converged) == ("callback", 4, False)
+    more = fit(max_rounds=6, **how, resume=True, callback=lambda record, state: record.round < 5)
+    assert (more.history[3], len(more.history)) == (result.history[3], 6)
+    sure = {"tol": 0.02, "max_rounds": 90}  # ends as it would without a callback
+    both = fit(**sure, callback=lambda record, state: record.angle <= 0.02 and record.p <= 1e-6)
+    assert len(both.history) == len(fit(**sure).history)
+    assert (both.reason, both.converged) == ("callback", False)
+
+
+def test_a_run_that_is_done_does_nothing_more(tmp_path):
+    path = tmp_path / "run"
+    easy = {"tol": 0.02, "max_rounds": 90, "checkpoint": path}
+    first = fit(**easy)
+    assert first.reason == "angle"
+    again = fit(**easy, resume=True)
+    assert again.reason == "angle"
+    assert len(again.history) == len(first.history)
+    assert again.certificate.angle == first.certificate.angle == first.history[-1].angle
+
+
+def test_what_a_round_certifies_is_in_its_record():
+    result = fit(max_rounds=25, tol=1e-3)
+    last, known = result.history[-1], result.certificate
+    assert (last.angle, last.residual) == (known.angle, known.residual)
+    assert (last.proven, last.p) == (known.proven, known.p)
+    assert known.angle < 1
+
+
+def test_a_schedule_that_ends_is_an_end():
+    result = fit(method="local_power", schedule={0, 2, 3}, max_rounds=9)
+    assert (result.reason, len(result.history)) == ("end", 2)
+    with pytest.raises(ValueError, match="schedule gives no round"):
+        fit(method="local_power", schedule=lambda t: 0)
+
+
+def test_a_degraded_run_is_not_converged():
+    class Losing(Inline):
+        def map(self, task, order=None):
+            yield from super().map(task, [n for n in self.numbers(order) if n != 1])
+
+    with pytest.warns(lp.DegradedWarning):
+        result = fit(tol=0.02, max_rounds=90, engine=Losing(), on_loss="degrade", retries=0)
+    assert result.history[-1].angle <= 0.02
+    assert (result.reason, result.converged) == ("degraded", False)
+    assert result.run["degraded"]
+
+
+def test_another_method_follows_one_that_gives_up_and_not_one_that_is_done():
+    doubtful = [replace(FAR, rounded=True), CLOSE]
+
+    class Certified(State):
+        def certificate(self, rank, known, tol, certainty):
+            return doubtful[self.steps]
+
+    def states(n):
+        yield from (Certified(np.eye(4, 2), round=t + 1, steps=n) for t in range(3))
+
+    def followed(*legs):
+        relay = Relay([(str(n), states(n), 3) for n in legs])
+        engine = api.Metered(Inline())
+        args = None, Keeper(None, 1, {}), None, api.Progress.of(False)
+        found = api._follow(relay, engine, judge(), *args)
+        return found.reason, [record.round for record in found.history], relay.method
+
+    assert followed(0) == ("rounding", [1], "0")
+    assert followed(1, 0) == ("angle", [1], "1")
+    assert followed(0, 1) == ("angle", [1, 2], "1")
+    assert followed(0, 0) == ("rounding", [1, 2], "0")
+    doubtful[0] = replace(TIE, vanishing=True)
+    assert followed(0, 1) == ("angle", [1, 2], "1")
+    assert followed(0) == ("residual", [1], "0")
+    doubtful[0] = TIE
+    assert followed(0, 1) == ("residual", [1], "0")
+    doubtful[0] = FAR
+    assert followed(0) == ("end", [1, 2, 3], "0")
+    assert set(GIVEN_UP) == {"stalled", "unsure", "rounding"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        ("angle", True),
+        ("residual", True),
+        ("stalled", True),
+        ("unsure", True),
+        ("rounding", True),
+        ("budget", False),
+        ("max_rounds", False),
+        ("callback", False),
+        ("end", False),
+    ],
+)
+def test_a_keeper_knows_which_reasons_more_rounds_would_not_change(tmp_path, reason, kept):
+    keeper = Keeper(tmp_path / "run", 2, {"seed": 1})
+    assert keeper.found() is None
+    keeper.keep(Checkpoint(STATE, (), (), reason))
+    assert keeper.found().reason == (reason if kept else None)
+
+
+def test_a_keeper_writes_when_it_is_time_or_the_run_ends(tmp_path):
+    keeper = Keeper(tmp_path / "run", 2, {})
+    due = [keeper.due(replace(STATE, round=n), ends=False) for n in (1, 2, 3, 4)]
+    assert due == [False, True, False, True]
+    assert keeper.due(replace(STATE, round=3), ends=True)
+    for none in (replace(keeper, path=None), replace(keeper, missing=[0])):
+        assert not none.due(replace(STATE, round=2), ends=True)
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("value", [1e-12, 0.5, 1, 1.0, np.float32(0.5)])
+def test_a_certainty_is_a_chance(value):
+    assert _certainty(value) == float(value)
+
+
+@pytest.mark.parametrize("value", [0, -0.1, 1.01, True, "likely", None, float("nan")])
+def test_what_is_no_chance_is_refused(value):
+    with pytest.raises(ValueError, match="certainty="):
+        _certainty(value)
+
+
+def test_a_proof_is_a_certainty_that_no_chance_reaches():
+    assert _certainty("proven") == 0.0
+
+
+def test_options_that_a_method_has_no_use_for_are_refused():
+    parameters = api.inspect.signature(api.svd).parameters
+    unset = {name: p.default for name, p in parameters.items()}
+    values = {"steps": 3, "schedule": "halving", "align": "signs", "align_at": "worker",
+              "width": 7, "wire": "float32", "warm_start": 1, "proposal": "all",
+              "start": "random"}  # fmt: skip
+    for method in api.METHODS:
+        _check_used(method, unset)
+        for name, value in values.items():
+            if name in api.USES.get(method, ()):
+                _check_used(method, unset | {name: value})
+            else:
+                with pytest.raises(ValueError, match=f"{name}=.*means nothing to"):
+                    _check_used(method, unset | {name: value})
+    _check_used("auto", unset | values)
+    _check_used("tsqr", unset | {"wire": str(np.array("float64"))})  # equal, if not the same
+
+
+def test_a_warm_start_has_what_was_found_first_and_random_columns_behind():
+    earlier = lp.svd(A, 3, method="tsqr")
+    engine = Inline()
+    engine.columns = 20
+    options = Options(2, 5, constant(1), "none", "server", 1, "residual")
+    state = _warm(earlier, engine, options, np.random.default_rng(0))
+    Z = state.basis
+    assert Z.shape == (20, 5)
+    np.testing.assert_allclose(Z.T @ Z, np.eye(5), atol=1e-13)
+    first, rest = earlier.components[:2].T, earlier.components[2:].T
+    assert lp.subspace_distance(first, Z[:, :2]) < 1e-13
+    assert 0.01 < np.linalg.norm(rest.T @ Z) < 0.99  # what is beyond the rank is random
+    other = _warm(earlier, engine, options, np.random.default_rng(1)).basis
+    assert np.linalg.norm(Z[:, 2:].T @ other[:, 2:], 2) < 0.999
+    assert _warm(None, engine, options, np.random.default_rng(0)) is None
+    engine.columns = 21
+    with pytest.raises(ValueError, match="warm_start has 20 columns where the data have 21"):
+        _warm(earlier, engine, options, np.random.default_rng(0))
