@@ -54,9 +54,9 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"method": "gram"},
     {"method": "tsqr"},
     {"method": "block_lanczos"},
-    {"method": "block_krylov", "warm": True},
-    {"method": "local_ritz", "warm": False},
-    {"method": "local_ritz", "warm": True},
+    {"method": "block_krylov", "start": "merged"},
+    {"method": "local_ritz", "start": "random"},
+    {"method": "local_ritz", "start": "merged"},
 )
 
 

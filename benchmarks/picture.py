@@ -24,7 +24,7 @@ NUMBERS, PICTURE = HERE / "picture.csv", HERE.parent / "docs" / "rounds.svg"
 RANK, SHARDS, ROUNDS, LOWEST = 5, 8, 80, 1e-8
 METHODS = {
     "LocalRitz": ({"method": "local_ritz"}, "#2f81f7"),
-    "block Krylov": ({"method": "block_krylov"}, "#1a9e5c"),
+    "block Krylov": ({"method": "block_krylov", "start": "random"}, "#1a9e5c"),
     "DPI": ({"method": "dpi"}, "#d9691c"),
     "LocalPower, p = 4": ({"method": "local_power", "steps": 4}, "#c45bb0"),
 }

@@ -1,0 +1,1012 @@
+"""Mutations of what decides: each line is made wrong in turn, and a test has to notice.
+
+    python benchmarks/mutants.py [--only WORD] [--jobs 2] [--output benchmarks/mutants.csv]
+
+`MUTANTS` lists, by file, snippets that occur once, what takes their place, and the tests that are
+to fail then. They are run on a copy of the sources; one that takes too long has failed as well.
+Mutations that the output lists as killed, of this version and the same source line, are not run
+again. A survivor that changes no decision says why; all others should have a test.
+"""
+
+# ruff: noqa: E501
+from __future__ import annotations
+
+import argparse
+import compileall
+import csv
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import hypothesis  # noqa: F401 (children have it)
+import pytest
+import scipy.stats  # noqa: F401
+
+from localpower.version import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path("src", "localpower")
+LIMIT = 120.0  # seconds of the tests of one mutation
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "pytest_timeout")
+MOST = 0.1  # share of mutations that may survive
+STRICT = ("core/certificate.py", "api.py")  # files without survivors
+
+CERTIFY = ("tests/core/test_certify.py",)
+EVIDENCE = ("tests/core/test_evidence.py",)
+STOPPING = ("tests/core/test_stopping.py",)
+LANCZOS = ("tests/core/test_block_lanczos.py", "-k", "restart or ripe or missed or sees")
+SEARCH = (
+    "tests/core/test_evidence.py",
+    "tests/core/test_local_ritz.py",
+    "-k",
+    "search or merged or cover or couplings or lacks or cut or no_number or probes_find or left_out",
+)
+STATES = (
+    "tests/core/test_evidence.py",
+    "-k",
+    "drawn or dropped or rest_ or missed or reply or "
+    "given_up or certificate or joined or earlier or power_iteration or rounded or own_numbers",
+)
+PRECISION = ("tests/core/test_precision.py",)
+EXACT = ("tests/core/test_certify.py", "-k", "gram_matrix or believed or factored")
+MERGED = ("tests/core/test_certify.py", "-k", "sum_of or a_cut or shard or trace_is or of_a_factor")
+CHECKPOINT = ("tests/test_checkpoint.py", "-k", "to_the_last_bit")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A snippet of a file, what takes its place, and the tests that are to fail.
+
+    `equivalent` says why nothing can be noticed, where that is so.
+    """
+
+    file: str
+    original: str
+    replacement: str
+    tests: tuple[str, ...]
+    equivalent: str = ""
+
+    @property
+    def id(self) -> str:
+        """The same as long as the mutation is."""
+        text = "\0".join((self.file, self.original, self.replacement))
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def line(self, source: str) -> tuple[int, str]:
+        """Number and text of the line that is changed."""
+        start = source.index(self.original)
+        number = source.count("\n", 0, start) + 1
+        return number, source.splitlines()[number - 1]
+
+    def applied(self, source: str) -> str:
+        """The source with the mutation; a snippet that is not there once is refused."""
+        count = source.count(self.original)
+        if count != 1:
+            raise LookupError(f"{self.file}: {count} times {self.original!r}, which must be once")
+        return source.replace(self.original, self.replacement)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of a mutation."""
+
+    id: str
+    file: str
+    line: int
+    original: str
+    replacement: str
+    outcome: str
+    seconds: float
+    version: str
+    source: str
+    equivalent: str
+
+
+# fmt: off
+MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
+    ("core/certificate.py", CERTIFY, [
+        ("ROUNDING = 8.0", "ROUNDING = 0.0"),
+        ("self.residuals.max(initial=0.0)", "self.residuals.min(initial=0.0)"),
+        ("self.proven or self.p <= certainty", "self.proven and self.p <= certainty"),
+        ("self.proven or self.p <= certainty", "self.proven or self.p < certainty"),
+        ("self.residuals[:, :count], self.gram[:count", "self.residuals[:, :count], self.gram[count"),
+        ("np.linalg.eigvalsh(self.gram)[-1]", "np.diagonal(self.gram).max()"),
+        ("R = G - X * values", "R = G + X * values"),
+        ("return values[::-1], turn[:, ::-1]", "return values, turn"),
+        ("top = max(float(values[0]), TINY)", "top = max(float(values[-1]), TINY)"),
+        ("last = float(values[rank - 1])\n", "last = float(values[0])\n"),
+        ("least_floor = ROUNDING * known.eps * top + known.noise", "least_floor = known.noise"),
+        ("least_floor = ROUNDING * known.eps * top + known.noise",
+         "least_floor = ROUNDING * known.eps * top"),
+        ("floor = least_floor + known.passing", "floor = least_floor"),
+        ("norms = np.sqrt(np.square(R).sum(axis=0))", "norms = np.abs(R).max(axis=0)"),
+        ("zero = last + known.passing <= least_floor", "zero = last + known.passing < least_floor"),
+        ("zero = last + known.passing <= least_floor", "zero = last <= least_floor"),
+        ("zero = last + known.passing <= least_floor", "zero = last <= floor"),
+        ("gap = 0.0 if zero else 1.0", "gap = 0.0"),
+        ("    if last > floor:\n", "    if last > least_floor:\n"),
+        ("    if last > floor:\n", "    if last >= floor:\n"),
+        ("least = float(values[rank]) if len(values) > rank else 0.0", "least = 0.0"),
+        ("least = float(values[rank]) if len(values) > rank else 0.0",
+         "least = float(values[rank]) if len(values) > rank else last"),
+        ("max(known.trace - float(values.sum()), 0.0)", "known.trace - float(values.sum())"),
+        ("max(known.trace - float(values.sum()), 0.0)",
+         "max(known.trace - float(values[:rank].sum()), 0.0)"),
+        ("hidden = min(known.hidden + floor,", "hidden = max(known.hidden + floor,"),
+        ("hidden = min(known.hidden + floor,", "hidden = min(known.hidden,"),
+        ("left + ROUNDING * known.eps * known.trace + known.noise", "left + known.noise"),
+        ("left + ROUNDING * known.eps * known.trace + known.noise",
+         "left + ROUNDING * known.eps * known.trace"),
+        ("if len(values) >= known.columns:", "if len(values) > known.columns:"),
+        ("if len(values) >= known.columns:", "if len(values) >= known.columns - 1:"),
+        ("gap = 0.0 if zero else", "gap = 0.0 if False else"),
+        ("float(np.linalg.norm(R[:, :rank], 2)) - least", "float(norms[:rank].max()) - least"),
+        ("float(np.linalg.norm(R[:, :rank], 2)) - least", "0.0 - least"),
+        ("(R[:, :rank], 2)) - least) / last", "(R[:, :rank], 2)) - least) / top"),
+        ("if gap <= tol:", "if gap < tol:"),
+        ("max(last * (1 + SLACK * tol), last + SLACK * floor)", "last"),
+        ("max(last * (1 + SLACK * tol), last + SLACK * floor)", "last + SLACK * floor"),
+        ("max(last * (1 + SLACK * tol), last + SLACK * floor)", "last * (1 + SLACK * tol)"),
+        ("max(last * (1 + SLACK * tol), last + SLACK * floor)",
+         "max(last * (1 + tol), last + SLACK * floor)"),
+        ("max(last * (1 + SLACK * tol), last + SLACK * floor)",
+         "max(last * (1 + SLACK * tol), last + floor)"),
+        ("max(last * (1 + SLACK * tol), last + SLACK * floor)",
+         "max(last * (1 + SLACK * tol), last + SLACK * least_floor)"),
+        ("max(last * (1 + SLACK * tol), last + SLACK * floor)",
+         "last * (1 + SLACK * tol) + SLACK * floor"),
+        ("        hopeless = False\n", "        hopeless = True\n"),
+        ("Bound(last, 0.0, least_floor, *", "Bound(last, error, least_floor, *"),
+        ("Bound(last, 0.0, least_floor, *", "Bound(last, 0.0, floor, *"),
+        ("*_couplings(found, rank, last)) if least < last else None", "0.0, 0.0, last) if least < last else None"),
+        ("if least < last else None", "if False else None"),
+        ("hopeless = best is None or 3 * best.at(outside) > tol", "hopeless = True"),
+        ("hopeless = best is None or 3 * best.at(outside) > tol",
+         "hopeless = best is not None and 3 * best.at(outside) > tol"),
+        ("3 * best.at(outside) > tol", "best.at(outside) > tol"),
+        ("3 * best.at(outside) > tol", "3 * best.at(0.0) > tol"),
+        ("3 * best.at(outside) > tol", "3 * best.at(hidden) > tol"),
+        ("settled and known.passing <= least_floor", "settled"),
+        ("settled and known.passing <= least_floor", "settled and known.passing < least_floor"),
+        ("settled and known.passing <= least_floor", "settled and known.passing <= 0"),
+        ("if zero:\n            limit", "if not zero:\n            limit"),
+        ("limit = max(limit, SLACK * (floor", "limit = min(limit, SLACK * (floor"),
+        ("SLACK * (floor + known.eps * known.trace), TINY)", "SLACK * floor, TINY)"),
+        ("SLACK * (floor + known.eps * known.trace), TINY)", "SLACK * known.eps * known.trace, TINY)"),
+        ("SLACK * (floor + known.eps * known.trace), TINY)",
+         "floor + known.eps * known.trace, TINY)"),
+        ("max(limit, SLACK * (floor + known.eps * known.trace), TINY)",
+         "max(SLACK * (floor + known.eps * known.trace), TINY)"),
+        ("angle, proven, p = 1.0, *_sure(", "angle, proven, p = 0.0, *_sure("),
+        ("error = float(np.linalg.norm(norms[:rank]))", "error = float(norms[:rank].max())"),
+        ("error = float(np.linalg.norm(norms[:rank]))", "error = float(np.linalg.norm(norms))"),
+        ("outside = left / max(known.columns - len(values), 1)", "outside = left"),
+        ("outside = left / max(known.columns - len(values), 1)", "outside = 0.0"),
+        ("float(norms[rank : rank + 1].sum()), floor", "float(norms[rank - 1 : rank].sum()), floor"),
+        ("float(norms[rank : rank + 1].sum()), floor", "float(norms[rank : rank + 1].sum()), 0.0"),
+        ("(hidden, outside), known, tol, certainty)", "(outside, outside), known, tol, certainty)"),
+        ("values[:rank] + known.passing > least_floor, floor, top)",
+         "values[:rank] + known.passing >= least_floor, floor, top)"),
+        ("values[:rank] + known.passing > least_floor, floor, top)",
+         "values[:rank] > least_floor, floor, top)"),
+        ("values[:rank] + known.passing > least_floor, floor, top)",
+         "values[:rank] + known.passing > floor, floor, top)"),
+        ("units = np.where(values[:rank] > floor, values[:rank], units)",
+         "units = np.where(values[:rank] > least_floor, values[:rank], units)"),
+        ("    units = np.where(values[:rank] > floor, values[:rank], units)\n", ""),
+        ("units = np.where(values[:rank] > floor, values[:rank], units)", "units = values[:rank]"),
+        ("turned = norms * (floor / np.maximum(distances, floor))", "turned = norms[:rank, None]"),
+        ("turned = norms * (floor / np.maximum(distances, floor))",
+         "turned = norms * (distances <= floor)"),
+        ("residuals=np.maximum(turned.max(axis=1), floor) / units",
+         "residuals=turned.max(axis=1) / units"),
+        ("residuals=np.maximum(turned.max(axis=1), floor) / units",
+         "residuals=np.minimum(turned.max(axis=1), floor) / units"),
+        ("proven=proven,", "proven=True,"),
+        ("        p=p,", "        p=0.0,"),
+        ("settled = len(values) >= known.columns or", "settled = len(values) >= known.columns and"),
+        ("settled = len(values) >= known.columns or", "settled = "),
+        ("(norms[:rank] <= 2 * least_floor).all()", "(norms[:rank] <= least_floor).all()"),
+        ("(norms[:rank] <= 2 * least_floor).all()", "(norms[:rank] < 2 * least_floor).all()"),
+        ("(norms[:rank] <= 2 * least_floor).all()", "(norms[:rank] <= 2 * least_floor).any()"),
+        ("(norms[:rank] <= 2 * least_floor).all()", "(norms[:rank] <= 2 * floor).all()"),
+        ("rounded=settled and hopeless", "rounded=settled"),
+        ("rounded=settled and hopeless", "rounded=hopeless"),
+        ("rounded=settled and hopeless", "rounded=False"),
+        ("vanishing=zero,\n    )\n\n\ndef certify_factor", "vanishing=False,\n    )\n\n\ndef certify_factor"),
+        ("top, last = float(sizes[0]), float(sizes[rank - 1])",
+         "top, last = float(sizes[rank - 1]), float(sizes[rank - 1])"),
+        ("top, last = float(sizes[0]), float(sizes[rank - 1])",
+         "top, last = float(sizes[0]), float(sizes[0])"),
+        ("error = ROUNDING * eps * top", "error = ROUNDING * eps * last"),
+        ("following = float(sizes[rank]) if rank < len(sizes) else 0.0",
+         "following = float(sizes[-1])"),
+        ("apart = last - following if rank < len(sizes) else float(\"inf\")",
+         "apart = last - following"),
+        ("apart = last - following if rank < len(sizes) else float(\"inf\")", "apart = last"),
+        ("zero = last <= error", "zero = last < error"),
+        ("zero = last <= error", "zero = False"),
+        ("min(1.0, error / apart) if apart > 0 else 1.0", "error / apart if apart > 0 else 1.0"),
+        ("min(1.0, error / apart) if apart > 0 else 1.0",
+         "min(1.0, error / apart) if apart > 0 else 0.0"),
+        ("min(1.0, error / apart) if apart > 0", "min(1.0, error / apart) if apart >= 0"),
+        ("residuals=2 * error /", "residuals=error /"),
+        ("np.where(sizes[:rank] > error, sizes[:rank], max(top, error, TINY))",
+         "max(top, error, TINY)"),
+        ("np.where(sizes[:rank] > error,", "np.where(sizes[:rank] >= error,"),
+        ("max(top, error, TINY)", "top"),
+        ("proven=True,\n        p=0.0,", "proven=False,\n        p=0.0,"),
+        ("1 - (following / last) ** 2", "1 - following / last"),
+        ("gap=0.0 if zero else 1", "gap=0.0 if not zero else 1"),
+        ("rounded=apart <= 0 or error / apart > 0", "rounded=False"),
+        ("rounded=apart <= 0 or error / apart > 0", "rounded=apart <= 0"),
+        ("rounded=apart <= 0 or error / apart > 0", "rounded=apart > 0 and error / apart > 0"),
+        ("rounded=apart <= 0 or error / apart > 0", "rounded=True"),
+        ("        vanishing=zero,\n    )\n\n\ndef _couplings", "    )\n\n\ndef _couplings"),
+        ("rest = found.values[rank:]\n", "rest = found.values[rank + 1 :]\n"),
+        ("return 0.0, 0.0, float(\"inf\")", "return 0.0, 0.0, 0.0"),
+        ("D = value - rest", "D = value + rest"),
+        ("K = found.gram[rank:, rank:]", "K = found.gram[:-rank, :-rank]"),
+        ("np.linalg.eigvalsh(K / np.sqrt(D) / np.sqrt(D)[:, None])[-1]",
+         "np.diagonal(K / np.sqrt(D) / np.sqrt(D)[:, None]).max()"),
+        ("K / np.sqrt(D) / np.sqrt(D)[:, None]", "K / np.sqrt(D)"),
+        ("np.linalg.eigvalsh(K / D / D[:, None])[-1]", "np.diagonal(K / D / D[:, None]).max()"),
+        ("np.linalg.eigvalsh(K / D / D[:, None])[-1]", "np.linalg.eigvalsh(K / D.max() ** 2)[-1]"),
+        ("return max(float(kappa), 0.0), ", "return 0.0, "),
+        ("float(np.sqrt(max(tau, 0.0))), float(D.min())", "0.0, float(D.min())"),
+        ("float(np.sqrt(max(tau, 0.0))), float(D.min())",
+         "float(np.sqrt(max(tau, 0.0))), float(D.max())"),
+        ("float(np.sqrt(max(tau, 0.0))), float(D.min())", "float(max(tau, 0.0)), float(D.min())"),
+        ("limit <= found.values[rank]:\n", "limit < found.values[rank]:\n"),
+        ("        return False, 1.0\n    if hidden", "        return True, 0.0\n    if hidden"),
+        ("if hidden <= limit - _couplings(found, rank, limit)[0]:", "if hidden <= limit:"),
+        ("if hidden <= limit - _couplings(found, rank, limit)[0]:",
+         "if hidden < limit - _couplings(found, rank, limit)[0]:"),
+        ("if hidden <= limit - _couplings(found, rank, limit)[0]:", "if hidden < np.inf:"),
+        ("        return False, 1.0\n    rooms", "        return False, 0.0\n    rooms"),
+        ("limit - _couplings(found.leading(count), rank, limit)[0] - lacking",
+         "limit - _couplings(found.leading(count), rank, limit)[0]"),
+        ("limit - _couplings(found.leading(count), rank, limit)[0] - lacking", "limit - lacking"),
+        ("limit - _couplings(found.leading(count), rank, limit)[0] - lacking",
+         "limit - _couplings(found, rank, limit)[0] - lacking"),
+        ("max(rooms, default=0.0) - floor", "min(rooms, default=0.0) - floor"),
+        ("max(rooms, default=0.0) - floor", "max(rooms, default=0.0)"),
+        ("max(rooms, default=0.0) - floor", "max(rooms, default=limit) - floor"),
+        ("return False, known.chance(", "return True, known.chance("),
+        ("found.values[rank] >= last:", "found.values[rank] > last:"),
+        ("        return 1.0, False, 1.0\n    whole", "        return 0.0, True, 0.0\n    whole"),
+        ("whole = Bound(last, error, floor,", "whole = Bound(last, error, 0.0,"),
+        ("proven, seen = whole.at(hidden),", "proven, seen = whole.at(mean),"),
+        ("whole.claim(SHARES[0], mean)", "whole.claim(SHARES[-1], mean)"),
+        ("if proven < 1 and (proven <= tol or", "if proven <= 1 and (proven <= tol or"),
+        ("(proven <= tol or proven <= SLACK * seen)", "proven <= SLACK * seen"),
+        ("(proven <= tol or proven <= SLACK * seen)", "(proven <= tol)"),
+        ("(proven <= tol or proven <= SLACK * seen)", "(proven <= tol or proven <= seen)"),
+        ("part = Bound(last, error, floor, *_couplings(found.leading(count), rank, last))",
+         "part = whole"),
+        ("part = Bound(last, error, floor,", "part = Bound(last, error, 0.0,"),
+        ("for share in SHARES:", "for share in SHARES[::-1]:"),
+        ("h = part.claim(share, mean)", "h = part.claim(share, 0.0)"),
+        ("if part.at(h) < 1:", "if part.at(h) <= 1:"),
+        ("ps[0] if ps else 1.0", "min(ps, default=1.0)"),
+        ("ps[0] if ps else 1.0", "ps[-1] if ps else 1.0"),
+        ("ps[0] if ps else 1.0", "ps[0] if ps else 0.0"),
+        ("known.chance(h - floor - lacking)", "known.chance(h - lacking)"),
+        ("known.chance(h - floor - lacking)", "known.chance(h - floor)"),
+        ("if ps[-1] <= certainty:", "if ps[-1] < certainty:"),
+        ("if ps[-1] <= certainty:", "if ps[0] <= certainty:"),
+        ("return part.at(h), False, ps[-1]", "return part.at(h), True, ps[-1]"),
+        ("return part.at(h), False, ps[-1]", "return seen, False, ps[-1]"),
+        ("return part.at(h), False, ps[-1]", "return part.at(h), False, ps[0]"),
+        ("    if proven < 1:\n", "    if proven < 0:\n"),
+        ("doubtful = len(found.values) > rank and last", "doubtful = len(found.values) < rank and last"),
+        ("<= SLACK * following", "< SLACK * following"),
+        ("<= SLACK * following", "<= following"),
+        ("return 1.0 if doubtful else seen, False, p", "return seen, False, p"),
+        ("return 1.0 if doubtful else seen, False, p", "return 1.0 if doubtful else seen, True, p"),
+        ("return 1.0 if doubtful else seen, False, ps[0] if ps else 1.0",
+         "return 1.0 if doubtful else seen, False, 0.0"),
+        ("room = self.last - self.kappa - h", "room = self.last - h"),
+        ("room = self.last - self.kappa - h", "room = self.last - self.kappa"),
+        ("if room <= 0:", "if room < 0:"),
+        ("            return 1.0\n        spread", "            return 0.0\n        spread"),
+        ("spread = (1 + self.tau**2) / room", "spread = 1 / room"),
+        ("rounding = self.floor * (1 / self.distance + spread)", "rounding = self.floor * spread"),
+        ("rounding = self.floor * (1 / self.distance + spread)",
+         "rounding = self.floor / self.distance"),
+        ("np.sqrt(spread / room)) + rounding", "np.sqrt(spread / room))"),
+        ("np.sqrt(spread / room)) + rounding", "np.sqrt(spread)) + rounding"),
+        ("return min(1.0, self.error", "return max(1.0, self.error"),
+        ("return min(1.0, self.error", "return (self.error"),
+        ("return self.last - self.kappa - share * (", "return self.last - share * ("),
+        ("share * (self.last - self.kappa - least)", "share * (self.last - self.kappa)"),
+    ]),
+    ("core/evidence.py", EVIDENCE, [
+        ("error = max(self.error, ", "error = min(self.error, "),
+        ("H[: c - b, : c - b] = self.projected", "H[: c - b, : c - b] = self.projected.T * 0"),
+        ("H[c - b :] = W.T @ space", "H[c - b :, c - b :] = W.T @ Q"),
+        ("        H[: c - b, c - b :] = H[c - b :, : c - b].T\n", ""),
+        ("_outside(W, (self.base, space),", "_outside(W, (space,),"),
+        ("_outside(W, (self.base, space),", "_outside(W, (self.base,),"),
+        ("VANISHED * float(np.linalg.norm(W, 2))", "0.0"),
+        ("room = len(W) - self.base.shape[1] - c", "room = len(W) - c",
+         "what is left of a product by a space that is all is rounding, which VANISHED leaves out"),
+        ("MOST_BLOCKS * self.weights.shape[1] - c", "MOST_BLOCKS * len(W)"),
+        ("((0, c - len(self.weights)), (0, 0))", "((c - len(self.weights), 0), (0, 0))"),
+        ("self.degree + 1 if left.shape[1] and room else c", "self.degree + 1"),
+        ("self.degree + 1 if left.shape[1] and room else c",
+         "self.degree + 1 if following.shape[1] and room else c"),
+        ("self.degree + 1 if left.shape[1] and room else c",
+         "self.degree + 2 if left.shape[1] and room else c"),
+        ("if self.degree < 0:\n            return 1.0", "if self.degree < 0:\n            return 0.0"),
+        ("if self.degree < 0:", "if self.degree <= 0:"),
+        ("np.square(Y.T @ self.weights)", "np.square(self.weights)"),
+        ("value -= ROUNDING * self.error", "value += ROUNDING * self.error"),
+        ("value -= ROUNDING * self.error", "value -= 0 * self.error"),
+        ("size = least + self.error * float(np.sqrt(weights.sum()))", "size = least"),
+        ("share = 1 / (self.draws * (self.draws + 1))", "share = 1.0"),
+        ("share = 1 / (self.draws * (self.draws + 1))", "share = 0.5"),
+        ("share = 1 / (self.draws * (self.draws + 1))", "share = 1 / self.draws"),
+        ("share = 1 / (self.draws * (self.draws + 1))", "share = 1 / self.draws**2"),
+        ("self.weights.shape[1]) / share)", "self.weights.shape[1]) * share)"),
+        ("chi_square(size**2,", "chi_square(size,"),
+        ("chi_square(size**2, self.weights.shape[1])", "chi_square(size**2, len(self.weights))"),
+        ("return min(1.0, chi_square(", "return (chi_square("),
+        ("standard_normal((d, count))", "standard_normal((d, 2))"),
+        ("if not self.projected.size:", "if False:",
+         "an empty matrix has no eigenpairs either: the same empty space is returned"),
+        ("Y[:, theta > value]", "Y[:, theta < value]"),
+        ("Omega -= base @ (base.T @ Omega)", "Omega = Omega",
+         "Q is outside of the base, so what Omega has inside does not count in their product"),
+        ("_outside(Omega, (base,), 0.0)[:, : d - c]", "_outside(Omega, (base,), 0.0)"),
+        ("Q.T @ Omega, Q, -1, draws, eps)", "Q.T @ Omega, Q, 0, draws, eps)"),
+        ("Q.T @ Omega, Q, -1, draws, eps)", "Q.T @ Omega, Q, -1, 1, eps)"),
+        ("Q.T @ Omega, Q, -1, draws, eps)", "Q.T @ Omega, Q, -1, draws, 0.0)"),
+        ("np.random.default_rng(seed)", "np.random.default_rng(0)"),
+        ("            W = W - S @ (S.T @ W)", "            W = W"),
+        ("Q = U[:, sizes > floor]", "Q = U[:, sizes >= 0]"),
+        ("points[weights > 0], weights[weights > 0]", "points, weights"),
+        ("if not value > points.max():", "if not value >= points.max():"),
+        ("return float(\"inf\")", "return 0.0"),
+        ("basis = [np.sqrt(weights) / total]", "basis = [weights / np.linalg.norm(weights)]"),
+        ("before, now, beta, squares = 0.0, 1.0, 0.0, 1.0",
+         "before, now, beta, squares = 0.0, 1.0, 0.0, 0.0"),
+        ("for _ in range(degree):", "for _ in range(degree + 1):"),
+        ("(value - alpha) * now - beta * before", "(value - alpha) * now"),
+        ("(value - alpha) * now - beta * before", "(value - alpha) * now + beta * before"),
+        ("u = (points - alpha) * v", "u = points * v",
+         "what of it is along the vector before is taken out again below"),
+        ("or len(basis) == len(points):", "or len(basis) > len(points):"),
+        ("now / size, size", "now, size"),
+        ("squares += now**2", "squares = now**2"),
+        ("return total / float(np.sqrt(squares))", "return 1 / float(np.sqrt(squares))"),
+        ("if q == 2:", "if q >= 2:"),
+        ("-np.expm1(-x / 2)", "-np.expm1(-x)"),
+        ("gammainc(q / 2, x / 2)", "gammainc(q, x / 2)"),
+    ]),
+    ("api.py", STOPPING, [
+        ("FINAL = (\"angle\", \"residual\", ", "FINAL = (\"angle\", \"residual\", \"budget\", "),
+        ("FINAL = (\"angle\", \"residual\", \"stalled\", ", "FINAL = (\"angle\", \"residual\", "),
+        ("GIVEN_UP = (\"stalled\", \"unsure\", ", "GIVEN_UP = (\"stalled\", "),
+        ("PATIENCE * choice.rounds)", "choice.rounds)"),
+        ("patience = max(ROUNDS,", "patience = min(ROUNDS,"),
+        ("if isinstance(value, str) and value == \"proven\":\n        return 0.0",
+         "if isinstance(value, str) and value == \"proven\":\n        return 1.0"),
+        ("not isinstance(value, bool)\n", "True\n"),
+        ("if not number or not 0 < value <= 1:", "if not number or not 0 <= value <= 1:"),
+        ("if not number or not 0 < value <= 1:", "if not number or not 0 < value < 1:"),
+        ("if not number or not 0 < value <= 1:", "if not number or value <= 0 or value > 1:"),
+        ("if value is not unset[name] and not", "if value is unset[name] and not"),
+        ("and not (isinstance(value, str) and value == unset[name])", "and True"),
+        ("if method not in users:", "if method in users:"),
+        ("if not judge.learns:", "if judge.learns:"),
+        ("int(generator.spawn(1)[0].integers(1 << 63))", "int(generator.integers(1 << 63))"),
+        ("int(generator.spawn(1)[0].integers(1 << 63))", "0"),
+        ("Known(len(state.basis), self.trace, self.eps, self.noise)",
+         "Known(len(state.basis), self.trace, self.eps)"),
+        ("Known(len(state.basis), self.trace, self.eps, self.noise)",
+         "Known(state.basis.shape[1], self.trace, self.eps, self.noise)"),
+        ("state.certificate(self.rank, known, self.tol, self.certainty)",
+         "state.certificate(self.rank, known, self.tol, 1.0)"),
+        ("if found is not None and self.tol:", "if found is not None:"),
+        ("near = found.angle <= self.tol", "near = found.angle < self.tol"),
+        ("near = found.angle <= self.tol", "near = found.residual <= self.tol"),
+        ("tie = self.ties and found.gap", "tie = found.gap"),
+        ("found.gap <= self.tol and found.residual <= self.tol", "found.residual <= self.tol"),
+        ("found.gap <= self.tol and found.residual <= self.tol", "found.gap <= self.tol"),
+        ("found.gap <= self.tol and found.residual <= self.tol",
+         "found.gap < self.tol and found.residual <= self.tol"),
+        ("found.gap <= self.tol and found.residual <= self.tol",
+         "found.gap <= self.tol and found.residual < self.tol"),
+        ("if near or tie:", "if near and tie:"),
+        ("if near or tie:", "if near:"),
+        ("if found.sure(self.certainty):", "if True:"),
+        ("if found.sure(self.certainty):", "if found.proven:"),
+        ("return \"angle\" if near else \"residual\"", "return \"angle\""),
+        ("return \"angle\" if near else \"residual\"", "return \"residual\" if tie else \"angle\""),
+        ("if not self.learns or state.draws > MOST_DRAWS:", "if not self.learns:"),
+        ("if not self.learns or state.draws > MOST_DRAWS:", "if state.draws > MOST_DRAWS:"),
+        ("if not self.learns or state.draws > MOST_DRAWS:",
+         "if not self.learns or state.draws >= MOST_DRAWS:"),
+        ("return \"unsure\"\n", "return \"angle\"\n"),
+        ("elif found.rounded and found.gap > self.tol:", "elif found.rounded:"),
+        ("elif found.rounded and found.gap > self.tol:", "elif found.gap > self.tol:"),
+        ("elif found.rounded and found.gap > self.tol:",
+         "elif found.rounded and found.gap >= self.tol:"),
+        ("elif _stalled(history):", "elif False:"),
+        ("return \"budget\" if spent > self.max_bytes or", "return \"budget\" if spent >= self.max_bytes or"),
+        ("spent > self.max_bytes or seconds > self.max_seconds",
+         "spent > self.max_bytes and seconds > self.max_seconds"),
+        ("seconds > self.max_seconds else None", "seconds >= self.max_seconds else None"),
+        ("islice(states, rounds if self._legs else None)", "islice(states, rounds)"),
+        ("islice(states, rounds if self._legs else None)", "islice(states, None)"),
+        ("done = before + state.round", "done = state.round"),
+        ("yield replace(state, round=done) if before else state", "yield state"),
+        ("if self._skipped:\n                    break", "if self._skipped:\n                    continue"),
+        ("            before = done\n", ""),
+        ("self._skipped = bool(self._legs)", "self._skipped = True"),
+        ("            self._skipped = False\n            done", "            done"),
+        ("if self.path is None or self.missing:", "if self.path is None:"),
+        ("state.round % self.every == 0 or ends", "state.round % self.every == 0"),
+        ("state.round % self.every == 0 or ends", "state.round % self.every == 1 or ends"),
+        ("final = point.reason if point.reason in FINAL else None", "final = point.reason"),
+        ("final = point.reason if point.reason in FINAL else None", "final = None"),
+        ("astype(np.float64)[:, : options.rank]", "astype(np.float64)"),
+        ("if earlier.basis.shape[0] != engine.columns:", "if earlier.basis.shape[0] > engine.columns:"),
+        ("np.hstack([V, more])", "np.hstack([more, V])"),
+        ("more = generator.standard_normal(", "more = np.ones("),
+        ("for record in history[-STALL:] if record.steps > 1", "for record in history[-STALL:]"),
+        ("for record in history[-STALL:] if", "for record in history[:STALL] if"),
+        ("return len(known) == STALL and", "return"),
+        ("min(known[1:]) > 0.9 * known[0]", "max(known[1:]) > 0.9 * known[0]"),
+        ("min(known[1:]) > 0.9 * known[0]", "known[-1] > 0.9 * known[0]"),
+        ("min(known[1:]) > 0.9 * known[0]", "min(known[1:]) > known[0]"),
+        ("reason = None if past is None else past.reason", "reason = None"),
+        ("        engine.restore(past.records)\n", "        engine.restore(past.records[:0])\n"),
+        ("max(0, judge.max_rounds - len(history))", "judge.max_rounds"),
+        ("max(0, judge.max_rounds - len(history))", "judge.max_rounds - len(history)"),
+        ("steps = 0 if state is None else state.steps", "steps = 0"),
+        ("spent = sum(record.bytes_up + record.bytes_down for record in history)", "spent = 0"),
+        ("seconds = sum(record.seconds for record in history)", "seconds = 0.0 - 9e9 * len(history)"),
+        ("seen, before = engine.hops, time.perf_counter()", "seen, before = 0, time.perf_counter()"),
+        ("steps=state.steps - steps,", "steps=state.steps,"),
+        ("        spent += record.bytes_up + record.bytes_down", "        spent += record.bytes_up"),
+        ("        seconds += record.seconds\n", ""),
+        ("steps, seen, before = state.steps, seen + traffic.hops, now",
+         "steps, seen, before = state.steps, traffic.hops, now"),
+        ("doubtful = reason in GIVEN_UP or", "doubtful = reason is not None or"),
+        ("reason in GIVEN_UP or (reason == \"residual\" and found and found.vanishing)",
+         "reason in GIVEN_UP"),
+        ("(reason == \"residual\" and found and found.vanishing)", "reason == \"residual\""),
+        ("if doubtful and states.skip():", "if doubtful and not states.skip():"),
+        ("keeper.due(state, ended or reason is not None)", "keeper.due(state, False)"),
+        ("reason = \"callback\" if ended else reason", "reason = reason or \"callback\""),
+        ("\"max_rounds\" if len(history) >= judge.max_rounds else \"end\"", "\"max_rounds\""),
+        ("\"max_rounds\" if len(history) >= judge.max_rounds else \"end\"",
+         "\"max_rounds\" if len(history) > judge.max_rounds else \"end\""),
+        ("return Outcome(state, tuple(history), reason, found)",
+         "return Outcome(state, tuple(history), reason, None)"),
+        ("after_local_steps = record.steps > 1 and", "after_local_steps = record.steps > 0 and"),
+        ("(record.angle or 1.0) < 1.0", "(record.angle or 1.0) <= 1.0"),
+        ("return after_local_steps or (record.residual or 1.0) < NEAR", "return after_local_steps"),
+        ("if method == \"tsqr\" or (method == \"gram\" and", "if method == \"tsqr\" and (method == \"gram\" and"),
+        ("reason not in (\"angle\", \"residual\", \"rounding\"))", "reason not in (\"angle\", \"rounding\"))"),
+        ("reason not in (\"angle\", \"residual\", \"rounding\"))", "reason not in (\"angle\", \"residual\"))"),
+        ("found.angle > tol and found.gap > tol\n", "found.angle > tol\n"),
+        ("found.angle > tol and found.gap > tol\n", "found.gap > tol\n"),
+        ("found.angle > tol and found.gap > tol\n", "found.angle > tol and found.gap >= tol\n"),
+        ("reason = \"rounding\" if limited else \"exact\"", "reason = \"exact\""),
+        ("if tol and reason == \"end\" and method in RITZ", "if tol and method in RITZ"),
+        ("method in RITZ and found is not None:", "method in RITZ:"),
+        ("\"rounding\" if found.rounded else \"unsure\"", "\"rounding\""),
+        ("\"rounding\" if found.rounded else \"unsure\"", "\"unsure\""),
+        ("\"rounding\" if found.rounded else \"unsure\"", "\"unsure\" if found.rounded else \"rounding\""),
+        ("if found is None or outcome.reason != \"rounding\":", "if found is None:"),
+        ("if found is None or outcome.reason != \"rounding\":", "if outcome.reason != \"rounding\":"),
+        ("return found.angle <= ROUGH and found.sure(certainty)", "return found.angle < ROUGH and found.sure(certainty)"),
+        ("return found.angle <= ROUGH and found.sure(certainty)", "return found.angle <= ROUGH"),
+        ("return found.angle <= ROUGH and found.sure(certainty)", "return found.sure(certainty)"),
+        ("return found.angle <= ROUGH and found.sure(certainty)", "return found.angle <= ROUGH and found.proven"),
+        ("if name not in STARTS or (colon", "if (colon"),
+        ("(colon and (name != \"merged\" or not count.isdecimal()))", "(colon and not count.isdecimal())"),
+        ("(colon and (name != \"merged\" or not count.isdecimal()))", "(colon and name != \"merged\")"),
+        ("(colon and (name != \"merged\" or not count.isdecimal()))",
+         "(name != \"merged\" or not count.isdecimal())"),
+        ("return name, int(count or 0)", "return name, 0"),
+        ("few = source.rows if source.rows <= min(GRAM_COLUMNS, source.columns) else 0", "few = 0"),
+        ("few = source.rows if source.rows <= min(GRAM_COLUMNS, source.columns) else 0",
+         "few = source.rows if source.rows <= GRAM_COLUMNS else 0"),
+        ("few = source.rows if source.rows <= min(GRAM_COLUMNS, source.columns) else 0",
+         "few = source.rows if source.rows <= source.columns else 0"),
+        ("few = source.rows if source.rows <= min(GRAM_COLUMNS, source.columns) else 0",
+         "few = source.rows if source.rows < min(GRAM_COLUMNS, source.columns) else 0"),
+        ("if few and method not in ONE_ROUND:", "if few:"),
+        ("if few and method not in ONE_ROUND:", "if method not in ONE_ROUND:"),
+        ("        others = (\"local_ritz\",)\n", "        pass\n"),
+        ("() if method == \"tsqr\" else others, few)", "() if method == \"tsqr\" else others)"),
+        ("replace(doubt, before=MOST_DRAWS + 1)", "doubt"),
+        ("replace(doubt, before=MOST_DRAWS + 1)", "replace(doubt, before=MOST_DRAWS)"),
+        ("replace(options, merged=choice.merged, begin=None, doubt=doubt)",
+         "replace(options, begin=None, doubt=doubt)"),
+        ("replace(options, merged=choice.merged, begin=None, doubt=doubt)",
+         "replace(options, merged=choice.merged, doubt=doubt)"),
+        ("replace(options, merged=choice.merged, begin=None, doubt=doubt)",
+         "replace(options, merged=choice.merged, begin=None)"),
+        ("[(choice.method, options), *(", "[(choice.method, later), *("),
+        ("if tol and reason not in (*CONVERGED, \"callback\"):", "if reason not in (*CONVERGED, \"callback\"):"),
+        ("if tol and reason not in (*CONVERGED, \"callback\"):", "if tol and reason not in CONVERGED:"),
+        ("CONVERGED = (\"angle\", \"residual\", \"exact\")",
+         "CONVERGED = (\"angle\", \"residual\", \"exact\", \"unsure\")"),
+        ("zero = ZERO * np.sqrt(max(source.rows,", "zero = ZERO * np.sqrt(min(source.rows,"),
+        ("bool(zero * S[0] < S[-1] <= 2", "bool(S[-1] <= 2"),
+        ("<= 2 * np.sqrt(ROUNDING * eps) * S[0])", "<= np.sqrt(ROUNDING * eps) * S[0])"),
+        ("<= 2 * np.sqrt(ROUNDING * eps) * S[0])", "<= 2 * np.sqrt(ROUNDING * eps))"),
+        ("if reason == \"residual\" and _is_graded(found, source):",
+         "if False and _is_graded(found, source):"),
+        ("run |= {\"reason\": \"degraded\", ", "run |= {"),
+        ("learns=chance > 0 and method in", "learns=method in"),
+        ("ties=not (chosen and method == \"gram\")", "ties=True"),
+        ("trace=columns_.trace(source.rows),", "trace=0.0,"),
+    ]),
+    ("core/block_lanczos.py", LANCZOS, [
+        ("if self.space.shape[1] < self.basis.shape[1]:\n            return None",
+         "if self.space.shape[1] <= self.basis.shape[1]:\n            return None"),
+        ("        R = self.joint @ turn[-self.joint.shape[1] :]\n        return",
+         "        R = self.joint @ turn[: self.joint.shape[1]]\n        return"),
+        ("return Ritz(values, R[:, : self.basis.shape[1]], R.T @ R)",
+         "return Ritz(values, R[:, -self.basis.shape[1] :], R.T @ R)"),
+        ("return Ritz(values, R[:, : self.basis.shape[1]], R.T @ R)",
+         "return Ritz(values, R[:, : self.basis.shape[1]], np.diag(np.square(R).sum(axis=0)))"),
+        ("if not Q.shape[1] and probes is None:", "if not Q.shape[1]:"),
+        ("PowerSteps(Q, 1, probes=probes)", "PowerSteps(Q, 1)"),
+        ("        for _ in range(2):\n            inside", "        for _ in range(1):\n            inside"),
+        ("H[:, c - b :] += inside", "H[:, c - b :] = inside"),
+        ("ROUNDING * eps * float(values[0]), eps)", "0.0, eps)",
+         "columns of the size of rounding are multiplied for nothing, and their residuals are small"),
+        ("probes=learnt,\n            space=S", "probes=state.probes,\n            space=S"),
+        ("ended = not left.shape[1] and c < width", "ended = False"),
+        ("and (ended or _repeated(state, rank, eps)):", "and (ended):"),
+        ("np.hstack([left, start[:, state.block :]])", "left"),
+        ("RESTART * width * (1 if state.probes is None else PROBED)", "RESTART * width"),
+        ("if c + state.following.shape[1] > most:", "if False:"),
+        ("turn[:, : RESTART * width // 2])", "turn[:, -(RESTART * width // 2) :])"),
+        ("turn[:, : RESTART * width // 2])", "turn[:, :width])"),
+        ("state.missed(rank + 1), state.space, MISSED)", "state.missed(rank + 1)[:, :0], state.space, MISSED)"),
+        ("np.hstack([state.following, missed])", "missed"),
+        ("following=wider, probes=None)", "following=wider)"),
+        ("min(int((sizes > floor).sum()), S.shape[0] - S.shape[1])", "int((sizes > floor).sum())",
+         "what is left of a product by a space that is all is below the floor"),
+        ("return U[:, :count], sizes[:, None] * Vt", "return U[:, :count], sizes[:, None] * Vt * 0.1"),
+        ("apart = state.block - 1", "apart = state.block"),
+        ("<= RIPE * values", "<= 0 * values"),
+        ("(last >= (1 - SAME) * first)", "(last >= first)"),
+        ("(1 - SAME) * first) & (first > ROUNDING * eps * values[0])", "(1 - SAME) * first)"),
+        ("return bool((same & ripe[apart:][:rank]).any())", "return bool((same & ripe[apart:][:rank]).all())"),
+        ("if found is not None and len(values) > kept:", "if False:"),
+        ("found.gram[kept:, kept:]", "found.gram[:kept, :kept]"),
+        ("state.giving_up(float(values[kept]), float(coupling))", "state.giving_up(float(values[-1]), float(coupling))"),
+        ("state.giving_up(float(values[kept]), float(coupling))", "state.giving_up(float(values[kept]), 0.0)"),
+        ("inside=turn[: len(state.inside)].T @ state.inside", "inside=turn[-len(state.inside) :].T @ state.inside"),
+        ("joint=state.joint @ turn[-state.joint.shape[1] :],", "joint=state.joint @ turn[: state.joint.shape[1]],"),
+        ("projected=np.diag(values),", "projected=np.diag(values[::-1]),"),
+    ]),
+    ("core/local_ritz.py", SEARCH, [
+        ("coordinates = self.turn()[1][: len(self.inside)].T @ self.inside", "coordinates = self.inside"),
+        ("compute_uv=False)[-1] if most >= count else 0.0", "compute_uv=False)[0] if most >= count else 0.0"),
+        ("compute_uv=False)[-1] if most >= count else 0.0", "compute_uv=False)[-1]"),
+        ("max(1 - min(least, 1.0) ** 2, 0.0)", "max(1 - min(least, 1.0), 0.0)"),
+        ("if least < 1 - 1e-12 else 0.0", "if least < 0.5 else 0.0"),
+        ("2 * self.spread * less + float(found.values[0]) * less**2", "2 * self.spread * less"),
+        ("2 * self.spread * less + float(found.values[0]) * less**2", "float(found.values[0]) * less**2"),
+        ("2 * self.spread * less + float(found.values[0]) * less**2",
+         "self.spread * less + float(found.values[0]) * less**2"),
+        ("min(x for _, x in self.covered(found)) > LACKING * last", "min(x for _, x in self.covered(found)) < 0"),
+        ("min(x for _, x in self.covered(found)) > LACKING * last", "max(x for _, x in self.covered(found)) >= 0"),
+        ("near.min() > 0 and np.diagonal(found.gram)[rank:]", "np.diagonal(found.gram)[rank:]"),
+        ("@ (1 / near) <= TIGHT * last", "@ (1 / near) > TIGHT * last"),
+        ("good = sizes <= GOOD * found.values", "good = sizes <= found.values"),
+        ("count = max(rank, int(np.argmin(good))", "count = max(1, int(np.argmin(good))"),
+        ("base = self.space if tight else self.space @ turn[:, :count]", "base = self.space @ turn[:, :count]",
+         "all columns of the turn leave the span as it is"),
+        ("base = self.space if tight else self.space @ turn[:, :count]", "base = self.space"),
+        ("if after.draws == self.draws:", "if after.draws != self.draws:"),
+        ("inside = np.eye(len(values)) if tight else turn[:, :count]", "inside = np.eye(len(values))[:, :count]"),
+        ("spread=found.leading(count).coupling())", "spread=0.0)"),
+        ("    PROBES: ClassVar[int] = 4\n", "    PROBES: ClassVar[int] = 2\n"),
+        ("rank, wide or MERGED * rank, doubt, narrow)", "rank, MERGED * rank, doubt, narrow)"),
+        ("rank, wide or MERGED * rank, doubt, narrow)", "rank, wide or rank, doubt, narrow)"),
+        ("wide = min(max(wide, width), d)", "wide = min(width, d)"),
+        ("wide = min(max(wide, width), d)", "wide = min(wide, d)"),
+        ("kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())",
+         "kept = len(sizes)"),
+        ("total.rest + float(np.square(sizes[kept:]).max(initial=0.0))",
+         "float(np.square(sizes[kept:]).max(initial=0.0))"),
+        ("missing = max(0, width - F.shape[1])", "missing = 0"),
+        ("hidden = hidden if 0 <= hidden < np.inf else float(\"inf\")", "hidden = hidden"),
+        ("hidden = hidden if 0 <= hidden < np.inf else float(\"inf\")", "hidden = 0.0"),
+        ("F.shape[1] * (hidden < np.inf)", "F.shape[1]"),
+        ("np.pad(np.square(sizes[:kept]), (0, missing))[:count]", "np.pad(sizes[:kept], (0, missing))[:count]"),
+        ("np.pad(np.square(sizes[:kept]), (0, missing))[:count]", "np.square(sizes[:kept])[:count]"),
+        ("        noise=hidden / (float(values[:1].sum()) or 1.0),\n", ""),
+        ("        noise=hidden / (float(values[:1].sum()) or 1.0),\n", "        noise=hidden,\n"),
+        ("        hidden=hidden,\n        values=values,", "        values=values,"),
+        ("            yield len(found.values), 0.0\n            return\n",
+         "            yield len(found.values), float(\"inf\")\n            return\n"),
+        ("if doubt is not None and hidden > kth / 2", "if doubt is not None and hidden < kth / 2"),
+        ("kth = float(sizes[rank - 1] ** 2) if", "kth = float(sizes[0] ** 2) if"),
+        ("and F.shape[1] < d:", "and F.shape[1] <= d:",
+         "of a start that is all, what is hidden is rounding, far below any value"),
+        ("return replace(state, inside=np.eye(F.shape[1]))", "return state"),
+        ("H, noises[:rank] = state.projected.copy(), 0.0", "H, noises[:0] = state.projected.copy(), 0.0"),
+        ("outer[:, :rank] = G - S @ inside", "outer[:, :rank] = G"),
+        ("        if missed.shape[1]:  # they", "        if False:  # they"),
+        ("if not Q.shape[1] and state.probe_block is None:", "if not Q.shape[1]:"),
+        ("(most if state.probes is None else PROBED * most)", "most"),
+        ("if full or narrow is not None:", "if narrow is not None:"),
+        ("most // 2 if full else", "most if full else"),
+        ("noises = UNITS[reply] * np.linalg.norm(product, axis=0)", "noises = 0 * np.linalg.norm(product, axis=0)"),
+        ("inside = Q.T @ state.outer", "inside = 0 * (Q.T @ state.outer)"),
+        ("outer = np.hstack([state.outer - Q @ inside, outer])", "outer = np.hstack([state.outer, outer])"),
+        ("    outer -= S @ (S.T @ outer)\n", "",
+         "a second pass is for spaces that have lost orthogonality"),
+        ("rounded = np.sqrt(np.square(lead[:, : state.rank]).T @ np.square(noises))",
+         "rounded = np.sqrt(np.square(lead[: state.rank]) @ np.ones(len(lead.T))) * 0"),
+        ("exact=(X, X * values[:width] + R)", "exact=(X, X * values[:width])"),
+        ("gram=turn.T @ (outer.T @ outer) @ turn", "gram=outer.T @ outer"),
+        ("if len(values) > most:", "if False:"),
+        ("np.linalg.eigvalsh(state.gram[most:, most:])[-1]", "np.linalg.eigvalsh(state.gram[:most, :most])[-1]"),
+        ("state.giving_up(float(values[most]), float(outer))", "state.giving_up(float(values[-1]), float(outer))"),
+        ("state.giving_up(float(values[most]), float(outer))", "state.giving_up(float(values[most]), 0.0)"),
+        ("    turn = turn[:, :most]\n", "    turn = turn[:, -most:]\n"),
+        ("inside = turn[: len(state.inside)].T @ state.inside", "inside = turn[-len(state.inside) :].T @ state.inside"),
+        ("- state.outer @ inside\n", "\n"),
+        ("Q = U[:, sizes > smallest]", "Q = U[:, sizes >= 0]"),
+        ("        P = P - S @ (S.T @ P)", "        P = P"),
+    ]),
+    ("core/local_power.py", STATES, [
+        ("passing = self.noise * float(found.values[0])", "passing = self.noise"),
+        ("passing = self.noise * float(found.values[0])", "passing = 0.0"),
+        ("            hidden=self.hidden,\n", ""),
+        ("covered=() if chance is None else tuple(self.covered(found)),", "covered=(),"),
+        ("return self.joined or self.exact", "return self.exact or self.joined"),
+        ("yield len(found.values), self.lacking", "yield len(found.values), 0.0"),
+        ("if self.probes is None or self.resting or not", "if self.probes is None or not"),
+        ("return None if product is None else self.probes.learn(sent, product)",
+         "return self.probes if product is None else self.probes.learn(sent, product)"),
+        ("if known.proven:\n            return replace(self, probes=None)", "if known.proven:\n            return self"),
+        ("and not known.sure(doubt.certainty)", "and True"),
+        ("base.shape[1] >= BETTER * self.probes.base.shape[1]", "base.shape[1] > BETTER * self.probes.base.shape[1]"),
+        ("ended |= poor and known.p >= 1 and self.probes.degree >= LONG", "ended |= poor and known.p >= 1"),
+        ("ended |= poor and known.p >= 1 and self.probes.degree >= LONG", "ended |= poor and self.probes.degree >= LONG"),
+        ("ended |= poor and known.p >= 1 and self.probes.degree >= LONG", "ended |= known.p >= 1 and self.probes.degree >= LONG"),
+        ("if not ended or self.draws >= MOST_DRAWS:", "if not ended:"),
+        ("if not ended or self.draws >= MOST_DRAWS:", "if not ended or self.draws > MOST_DRAWS:"),
+        ("resting=known.p <= RESTING * doubt.certainty", "resting=known.p <= 1"),
+        ("<= RIPE * found.values[rank - 1]", "<= RIPE * found.values[0]"),
+        ("found.residuals[:, rank - 1]", "found.residuals[:, 0]"),
+        ("<= RIPE * found.values[rank - 1]", "<= found.values[rank - 1]"),
+        ("ripe = ripe and base.shape[1] < len(base)", "ripe = ripe and base.shape[1] <= len(base)"),
+        ("found.values[min(rank, len(found.values)) - 1]", "found.values[0]"),
+        ("self.probes.above((1 + LARGER) * value)", "self.probes.above(value)"),
+        ("draws = self.draws + 1", "draws = 1"),
+        ("number = doubt.before + draws", "number = draws"),
+        ("draw(base, (doubt.seed, number), number, eps, self.PROBES)",
+         "draw(base, (doubt.seed, 1), number, eps, self.PROBES)"),
+        ("draw(base, (doubt.seed, number), number, eps, self.PROBES)",
+         "draw(base, (doubt.seed, draws), number, eps, self.PROBES)"),
+        ("draw(base, (doubt.seed, number), number, eps, self.PROBES)",
+         "draw(base, (doubt.seed, number), draws, eps, self.PROBES)"),
+        ("draw(base, (doubt.seed, number), number, eps, self.PROBES)",
+         "draw(base, (doubt.seed, number), 1, eps, self.PROBES)"),
+        ("probes=probes, draws=draws, resting", "probes=probes, draws=number, resting"),
+        ("draws=draws, resting=False)", "draws=draws)"),
+        ("if hidden < np.inf:", "if hidden > np.inf:"),
+        ("hidden = (value + hidden) / 2 + float(", "hidden = max(value, hidden) + 0 * float("),
+        ("np.hypot((value - hidden) / 2, coupling)", "np.hypot((value - hidden) / 2, 0.0)"),
+        ("np.hypot((value - hidden) / 2, coupling)", "np.hypot(value - hidden, coupling)"),
+        ("if exact is None or (state.noise and state.probes is None):", "if exact is None:"),
+        ("if state.missed(rank).shape[1]:", "if False:"),
+        ("return replace(after, base=exact) if after.draws > state.draws else after", "return after"),
+        ("if state.probes is None or state.base is None or state.exact is None:\n        return replace(state, base=None, joined=None, lacking=0.0)",
+         "if state.probes is None or state.base is None or state.exact is None:\n        return state"),
+        ("apart = min(int((sizes > APART).sum()), len(X) - X.shape[1])", "apart = min(len(sizes), len(X) - X.shape[1])"),
+        ("apart = min(int((sizes > APART).sum()), len(X) - X.shape[1])", "apart = 0"),
+        ("more = (image - G @ inside) @", "more = image @"),
+        ("(Vt[:apart].T / sizes[:apart])", "Vt[:apart].T"),
+        ("less = float(sizes[apart:].max(initial=0.0))", "less = float(sizes[apart:].min(initial=0.0))"),
+        ("np.linalg.norm(image - Z @ (Z.T @ image), 2)", "np.linalg.norm(image - Z @ (Z.T @ image), axis=0).min()"),
+        ("lacking = 2 * coupling * less + float(values[0]) * less**2", "lacking = 2 * coupling * less"),
+        ("lacking = 2 * coupling * less + float(values[0]) * less**2", "lacking = float(values[0]) * less**2"),
+        ("lacking = 2 * coupling * less + float(values[0]) * less**2", "lacking = 0.0"),
+        ("noise = max(state.noise, ROUNDING * eps / ", "noise = min(state.noise, ROUNDING * eps / "),
+        ("float(sizes[:apart].min(initial=1.0))", "float(sizes[:apart].max(initial=1.0))"),
+        ("np.linalg.solve(R.T, image.T).T", "np.linalg.solve(R, image.T).T"),
+        ("if noise > tolerable and reference is not None:", "if reference is not None:"),
+        ("noise *= float(np.linalg.norm(Z[:, :k], 2))", "noise *= 0.0"),
+        ("noise *= float(np.linalg.norm(Z[:, :k], 2))", "noise *= 1.0"),
+        ("    if noise > tolerable:\n", "    if False:\n"),
+        ("widened(answer.product) + image)", "widened(answer.product))"),
+        ("reference=reference if name else (X, Y),", "reference=(X, Y),"),
+        ("            noise=noise,\n            reference", "            noise=0.0,\n            reference"),
+        ("known = (Z, first) if narrow is None else orthonormal(Z, first)", "known = (Z, first)"),
+        ("noise = 0.0 if narrow is None or known is None else narrow.unit", "noise = 0.0"),
+    ]),
+    ("core/precision.py", PRECISION, [
+        ("bits + 0x7FFF + ((bits >> 16) & 1)", "bits"),
+        ("bits + 0x7FFF + ((bits >> 16) & 1)", "bits + 0x8000"),
+        ("\"float32\": 2.0**-24", "\"float32\": 2.0**-23"),
+        ("math.isfinite(np.einsum(\"i->\", A.reshape(-1))) or", "math.isfinite(np.einsum(\"i->\", A.reshape(-1))) and"),
+        ("or bool(np.isfinite(A).all())", "or bool(np.isfinite(A).any())"),
+        ("found.residuals[:, : self.rank]", "found.residuals"),
+        ("floor = max(ROUNDING * self.eps, noise)", "floor = ROUNDING * self.eps"),
+        ("floor = max(ROUNDING * self.eps, noise)", "floor = noise"),
+        ("least = float(values[self.rank]) if len(values) > self.rank else 0.0", "least = 0.0"),
+        ("float(np.linalg.norm(R, 2)) - least) / top", "0.0 - least) / top"),
+        ("float(np.linalg.norm(R, 2)) - least) / top", "float(np.linalg.norm(R, 2)) - least)"),
+        ("np.linalg.norm(R, axis=0).max()) / top, floor)", "np.linalg.norm(R, axis=0).min()) / top, floor)"),
+        ("np.linalg.norm(R, axis=0).max()) / top, floor)", "np.linalg.norm(R, axis=0).max()) / top, 0.0)"),
+        ("1.0 if found is None else max(found.residual,", "0.0 if found is None else max(found.residual,"),
+        ("max(found.residual, self.tol * found.gap) / SAFETY", "max(found.residual, self.tol * found.gap)"),
+        ("max(found.residual, self.tol * found.gap) / SAFETY", "max(found.residual, self.tol) / SAFETY"),
+        ("max(found.residual, self.tol * found.gap) / SAFETY", "min(found.residual, self.tol * found.gap) / SAFETY"),
+        ("noise > 0 and found.residual <= 2 * noise", "noise > 0 and found.residual <= noise"),
+        ("noise > 0 and found.residual <= 2 * noise", "found.residual <= 2 * noise"),
+        ("min(1.0, found.residual / found.gap)", "found.residual / found.gap"),
+        ("min(1.0, found.residual / found.gap)", "min(1.0, found.residual)"),
+        ("max(self.tol * gap, ROUNDING * self.eps) / 2", "max(self.tol, ROUNDING * self.eps) / 2"),
+        ("max(self.tol * gap, ROUNDING * self.eps) / 2", "self.tol * gap / 2"),
+        ("max(self.tol * gap, ROUNDING * self.eps) / 2", "max(self.tol * gap, ROUNDING * self.eps)"),
+        ("unit <= self.unit and unit * part <= goal", "unit * part <= goal"),
+        ("unit <= self.unit and unit * part <= goal", "unit <= self.unit and unit <= goal"),
+        ("return fits[-1] if fits else \"float64\"", "return fits[0] if fits else \"float64\""),
+    ]),
+    ("core/exact.py", EXACT, [
+        ("count = min(rank + 1, len(G))", "count = rank"),
+        ("exact=(X, G @ X), hidden=hidden)", "exact=(X, G @ X))"),
+        ("return certify_factor(self.sizes, rank, known.eps)", "return certify_factor(self.sizes, rank, 0.0)"),
+        ("limit = (1 + NEARLY) * least + rounding", "limit = (1 - NEARLY) * least + rounding"),
+        ("limit = (1 + NEARLY) * least + rounding", "limit = 2 * least + rounding"),
+        ("(image - X @ (X.T @ image) / 2) @ X.T", "(image - X @ (X.T @ image)) @ X.T"),
+        ("E += E.T - G", "E += E.T + G"),
+        ("E[np.diag_indices_from(E)] += limit", "E[np.diag_indices_from(E)] += 1e9"),
+        ("return X, limit + rounding", "return X, 0.0"),
+        ("float(values[::-1][count]) if count < len(G) else 0.0", "0.0"),
+        ("float(values[::-1][count]) if count < len(G) else 0.0", "float(values[::-1][-1])"),
+        ("widen(vectors[:, ::-1][:, :count], count)", "widen(vectors[:, :count], count)"),
+    ]),
+    ("core/tasks.py", MERGED, [
+        ("self.rest + other.rest, self.width)", "max(self.rest, other.rest), self.width)"),
+        ("self.rest + other.rest, self.width)", "self.rest, self.width)"),
+        ("np.hstack([self.factor, other.factor])", "np.hstack([self.factor, self.factor])"),
+        ("return both if both.factor.shape[1] <= self.width else both.cut(self.width)",
+         "return both if both.factor.shape[1] < self.width else both.cut(self.width)"),
+        ("return both if both.factor.shape[1] <= self.width else both.cut(self.width)", "return both"),
+        ("float(sizes[width] ** 2) if", "float(sizes[width]) if"),
+        ("float(sizes[width] ** 2) if", "float(sizes[-1] ** 2) if"),
+        ("if len(sizes) > width else 0.0", "if len(sizes) > width + 1 else 0.0"),
+        ("lost = ROUNDING * np.finfo(np.float64).eps * float(sizes[:1].sum()) ** 2", "lost = 0.0"),
+        ("P[:, :width] * sizes[:width]", "P[:, :width]"),
+        ("self.rest + dropped + lost", "dropped + lost"),
+        ("self.rest + dropped + lost", "self.rest + lost"),
+        ("self.rest + dropped + lost", "max(self.rest, dropped) + lost"),
+        ("rest += ROUNDING * UNITS[self.reply] *", "rest += 0 * UNITS[self.reply] *"),
+        ("float(np.linalg.norm(factor, 2)) ** 2", "float(np.linalg.norm(factor, 2)) ** 2 * 1e-9"),
+        ("LowRank(narrowed(factor, self.reply), rest, self.most)", "LowRank(narrowed(factor, self.reply), rest, self.width)"),
+    ]),
+    ("core/local_matrix.py", MERGED, [
+        ("count = min(width, rows, d)\n        if d", "count = min(width, d)\n        if d"),
+        ("rounding = ROUNDING * self.rounding * top\n", "rounding = 0.0\n"),
+        ("kept = values[:count] > rounding", "kept = values[:count] > -1"),
+        ("rest = float(values[count:][:1].sum()) if kept.all() else rounding", "rest = 0.0"),
+        ("rest = float(values[count:][:1].sum()) if kept.all() else rounding", "rest = float(values[-1:].sum())"),
+        ("vectors[:, :count][:, kept] * np.sqrt(values[:count][kept])", "vectors[:, :count][:, kept]"),
+        ("max(rest, 0.0) + rounding", "max(rest, 0.0)"),
+        ("vectors = A.T @ (left[:, :count] / sizes[:count])", "vectors = A.T @ left[:, :count]"),
+        ("rounding = ROUNDING * self.rounding * float(values[:1].sum())\n        kept", "rounding = 0.0\n        kept"),
+        ("image @ (turn[:, kept] / np.sqrt(values[kept]))", "image @ turn[:, kept]"),
+        ("F = P[:, :count] * sizes[:count]", "F = P[:, :count]"),
+        ("max(self.trace() - float(np.square(sizes[:count]).sum()), 0.0)", "0.0"),
+        ("max(self.trace() - float(np.square(sizes[:count]).sum()), 0.0)",
+         "max(self.trace() - float(values.sum()), 0.0)"),
+        ("max(self.trace() - float(np.square(sizes[:count]).sum()), 0.0)",
+         "max(self.trace() - float(np.square(sizes).sum()), 0.0)"),
+        ("max(self.trace() - float(np.square(sizes[:count]).sum()), 0.0)",
+         "self.trace() - float(np.square(sizes[:count]).sum())"),
+        ("self.dtype), left + rounding", "self.dtype), left"),
+        ("squares += shift * (block.shape[0] * shift - 2 * sums)", "squares += shift * (block.shape[0] * shift - sums)"),
+        ("for rows in _shifted(block, shift):\n                    squares", "for rows in _shifted(block, None):\n                    squares"),
+        ("return float((squares * np.square(self.factor)).sum())", "return float(squares.sum())"),
+    ]),
+    ("checkpoint.py", CHECKPOINT, [
+        ("stream.write(MAGIC + hashlib.sha256(body).digest())", "stream.write(MAGIC + hashlib.sha256(b\"\").digest())"),
+        ("if not start.startswith(MAGIC):", "if False:"),
+        ("if hashlib.sha256(body).digest() != start[len(MAGIC) :]:", "if False:"),
+        ("other = [k for k in known if known[k] != description[\"identity\"].get(k)]", "other = []"),
+        ("\"reason\": point.reason,", "\"reason\": None,"),
+        ("\"history\": [asdict(record) for record in point.history],", "\"history\": [],"),
+        ("\"records\": [asdict(record) for record in point.records],", "\"records\": [],"),
+        ("if isinstance(value, int | float):", "if isinstance(value, float):"),
+        ("        elif isinstance(value, Probes):\n            _flatten(value, f\"{name}.\", arrays, numbers)\n", ""),
+        ("(inner[\"0\"], inner[\"1\"])", "(inner[\"1\"], inner[\"0\"])"),
+        ("inner |= {key.partition(\".\")[2]: x for", "inner |= {key.partition(\".\")[2]: 0 for"),
+        ("kind.__name__: kind for kind in (State, RitzState, LanczosState, FactoredState)",
+         "kind.__name__: kind for kind in (State, RitzState, LanczosState)"),
+        ("found.update(repr((part.dtype.str, part.shape)).encode())", "found.update(b\"\")"),
+    ]),
+]
+# fmt: on
+
+
+def mutants() -> list[Mutant]:
+    """All of them."""
+    return [
+        Mutant(file, original, replacement, tests, *why)
+        for file, tests, changes in MUTANTS
+        for original, replacement, *why in changes
+    ]
+
+
+def digest(text: str) -> str:
+    """A short name of a source line."""
+    return hashlib.sha256(text.strip().encode()).hexdigest()[:10]
+
+
+def copied(folder: Path) -> Path:
+    """A copy of sources and tests, which may change in the meantime."""
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    compileall.compile_dir(folder / "src", quiet=2)
+    return folder
+
+
+def begun(folder: Path, tests: tuple[str, ...]) -> int:
+    """Run tests on a copy, in a child that has all libraries already but for our own."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.chdir(folder)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(nowhere, stream)
+        for name in [name for name in sys.modules if name.split(".")[0] == "localpower"]:
+            del sys.modules[name]
+        sys.dont_write_bytecode = True
+        sys.path[:0] = [str(folder / "src"), str(folder / "tests")]
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
+        os._exit(pytest.main([*OPTIONS, *tests]))
+    finally:
+        os._exit(3)
+
+
+def ended(child: int, began: float) -> str:
+    """How the tests of a child ended; nothing if they go on."""
+    done, status = os.waitpid(child, os.WNOHANG)
+    if not done and time.monotonic() - began > LIMIT:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return "killed (timeout)"
+    if not done:
+        return ""
+    return {0: "survived", 1: "killed", 2: "killed"}.get(os.waitstatus_to_exitcode(status), "lost")
+
+
+@contextmanager
+def mutated(mutant: Mutant, folder: Path) -> Iterator[tuple[int, str]]:
+    """Apply a mutation to a copy for a while; tell the number and text of its line."""
+    target = folder / PACKAGE / mutant.file
+    source = target.read_text(encoding="utf-8")
+    for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*.pyc"):
+        compiled.unlink()  # it may be taken for that of a mutation of the same size and second
+    target.write_text(mutant.applied(source), encoding="utf-8")
+    try:
+        yield mutant.line(source)
+    finally:
+        target.write_text(source, encoding="utf-8")
+
+
+def examined(mutant: Mutant, folder: Path) -> Iterator[Row | None]:
+    """Run the tests of a mutation: nothing as long as they run, then what became of it."""
+    with mutated(mutant, folder) as (number, line):
+        began = time.monotonic()
+        child = begun(folder, mutant.tests)
+        while not (outcome := ended(child, began)):
+            yield None
+        seconds = time.monotonic() - began
+    if outcome == "lost":
+        raise RuntimeError(f"tests of {mutant} ended in a way that tells nothing")
+    yield Row(mutant.id, mutant.file, number, mutant.original, mutant.replacement, outcome,
+              round(seconds, 1), __version__, digest(line), mutant.equivalent)  # fmt: skip
+
+
+def listed(output: Path) -> list[dict[str, str]]:
+    """Rows of this version."""
+    if not output.exists():
+        return []
+    with open(output, encoding="utf-8", newline="") as stream:
+        return [row for row in csv.DictReader(stream) if row["version"] == __version__]
+
+
+def known(every: list[Mutant], output: Path) -> dict[str, dict[str, str]]:
+    """Mutations that were killed before, of the same source lines."""
+    texts = {file: (ROOT / PACKAGE / file).read_text(encoding="utf-8") for file, *_ in MUTANTS}
+    lines = {mutant.id: digest(mutant.line(texts[mutant.file])[1]) for mutant in every}
+    return {
+        row["id"]: row
+        for row in listed(output)
+        if row["outcome"] != "survived" and lines.get(row["id"]) == row["source"]
+    }
+
+
+def campaign(every: list[Mutant], jobs: int, done: set[str]) -> Iterator[Row]:
+    """Check that the tests pass on the sources as they are; then change what is not done."""
+    left = [mutant for mutant in every if mutant.id not in done]
+    if not left:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        free = [copied(Path(name, str(job))) for job in range(jobs)]
+        for tests in sorted({mutant.tests for mutant in left}):
+            if os.waitpid(begun(free[0], tests), 0)[1]:
+                raise RuntimeError(f"these do not pass on the sources as they are: {tests}")
+        running: dict[Path, Iterator[Row | None]] = {}
+        while left or running:
+            while left and free:
+                folder = free.pop()
+                running[folder] = examined(left.pop(0), folder)
+            for folder, states in list(running.items()):
+                if (row := next(states)) is not None:
+                    del running[folder]
+                    states.close()  # type: ignore[attr-defined]
+                    free.append(folder)
+                    yield row
+            time.sleep(0.02)
+
+
+def write(every: list[Mutant], rows: dict[str, dict[str, str]], output: Path) -> None:
+    """Write all rows, in the order of the list."""
+    new = output.with_suffix(".new")
+    with open(new, "w", encoding="utf-8", newline="") as stream:
+        table = csv.DictWriter(stream, [field.name for field in fields(Row)])
+        table.writeheader()
+        table.writerows(rows[mutant.id] for mutant in every if mutant.id in rows)
+    new.replace(output)
+
+
+def main() -> int:
+    """Run the campaign; the exit code is 1 if too many survive, or one that must not."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", help="mutations of files with this in their names")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".csv"))
+    options = parser.parse_args()
+    every = mutants()
+    for mutant in every:
+        mutant.applied((ROOT / PACKAGE / mutant.file).read_text(encoding="utf-8"))
+    rows = known(every, options.output)
+    chosen = [mutant for mutant in every if options.only in mutant.file]
+    for row in campaign(chosen, options.jobs, set(rows)):
+        rows[row.id] = {name: str(value) for name, value in asdict(row).items()}
+        write(every, rows, options.output)
+        if row.outcome == "survived" or sys.stderr.isatty():
+            print(f"{len(rows)}/{len(every)} {row.outcome}: {row.file}:{row.line} "
+                  f"{row.original!r} -> {row.replacement!r}", file=sys.stderr)  # fmt: skip
+    write(every, rows, options.output)
+    survived = [row for row in rows.values() if row["outcome"] == "survived"]
+    wrong = [row for row in survived if row["file"] in STRICT]
+    print(f"{len(rows)} of {len(every)} mutations: {len(rows) - len(survived)} killed, "
+          f"{len(survived)} survived, {len(wrong)} of these where none may")  # fmt: skip
+    return 1 if wrong or len(survived) > MOST * len(rows) or len(rows) < len(every) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
