@@ -36,7 +36,7 @@ docs: $(VENV)/ready
 paper: .venv-demo/ready
 	.venv-demo/bin/localpower reproduce
 
-BUILD := pyproject.toml constraints.txt hatch_build.py src/localpower/core/kernels.c
+BUILD := pyproject.toml constraints.txt hatch_build.py src/localpower/worker/kernels.c
 
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/kernel.py

@@ -10,7 +10,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/localpower/core/kernels.c")
+SOURCE = Path("src/localpower/worker/kernels.c")
 LIBRARY = SOURCE.with_name("libkernels.so")  # not a name that Python would import
 FLAGS = ["-O3", "-fPIC", "-shared", "-Wno-psabi"]
 

@@ -43,10 +43,11 @@ import numpy as np
 import psutil
 
 import localpower as lp
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Shard
-from localpower.core.tasks import PowerSteps
-from localpower.engines.wrappers import Metered, Tolerant
+from localpower.engines.ledgered import Ledgered
+from localpower.engines.retrying import Retrying
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import PowerSteps
 
 # columns, width and rows of a shard; messages have 80 kB, 80 kB, 2.4 MB and 16 MB
 SIZES = ((1000, 10, 2000), (1000, 10, 1), (20_000, 15, 1), (100_000, 20, 1))
@@ -68,18 +69,18 @@ def bare_worker(number: int, d: int, rows: int) -> Callable[[np.ndarray], np.nda
     return np.copy if rows == 1 else LocalMatrix(shard(number, d, rows)).product
 
 
-def placed(engine: Any, d: int, rows: int, workers: int) -> Metered:
+def placed(engine: Any, d: int, rows: int, workers: int) -> Ledgered:
     """Give every worker a shard."""
-    metered = Metered(Tolerant(engine))
+    metered = Ledgered(Retrying(engine))
     metered.place([shard(number, d, rows) for number in range(workers)])
     return metered
 
 
-def our_round(engine: Metered, Z: np.ndarray) -> Round:
+def our_round(engine: Ledgered, Z: np.ndarray) -> Round:
     return lambda: engine.sum(PowerSteps(Z, 1)).product
 
 
-def work_of(engine: Metered) -> list[float]:
+def work_of(engine: Ledgered) -> list[float]:
     """Seconds that the slowest shard took in each round."""
     rounds = engine.timeline["rounds"]
     return [entry["slowest"][0][0] for entry in rounds if entry["task"] == "PowerSteps"]
@@ -93,7 +94,7 @@ def answer(pipe: Any, shape: tuple[int, int], number: int, rows: int) -> None:
 
 
 @contextmanager
-def processes(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Metered, Round]]:
+def processes(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Ledgered, Round]]:
     spawn = multiprocessing.get_context("spawn")
     pipes, children = [], []
     for number in range(workers):
@@ -120,7 +121,7 @@ def called(work: Callable[[np.ndarray], np.ndarray], Z: np.ndarray) -> np.ndarra
 
 
 @contextmanager
-def dask(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Metered, Round]]:
+def dask(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Ledgered, Round]]:
     with lp.connect(f"dask:{workers}") as engine:
         ours = placed(engine, len(Z), rows, workers)
         client = engine.client
@@ -138,7 +139,7 @@ def dask(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Metered, Roun
 
 
 @contextmanager
-def ray(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Metered, Round]]:
+def ray(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Ledgered, Round]]:
     import ray
 
     class Worker:
@@ -159,7 +160,7 @@ def ray(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Metered, Round
 
 
 @contextmanager
-def spark(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Metered, Round]]:
+def spark(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Ledgered, Round]]:
     with lp.connect(f"spark:{workers}") as engine:
         ours = placed(engine, len(Z), rows, workers)
         context = engine._context
@@ -175,7 +176,7 @@ def spark(Z: np.ndarray, rows: int, workers: int) -> Iterator[tuple[Metered, Rou
         yield ours, bare
 
 
-def turns(engine: Metered, Z: np.ndarray, bare: Round, count: int) -> list[float]:
+def turns(engine: Ledgered, Z: np.ndarray, bare: Round, count: int) -> list[float]:
     """Median milliseconds of ours, of the work in it, and of the bare round, run in turns."""
     ours, seconds = our_round(engine, Z), ([], [])
     for _ in range(3):

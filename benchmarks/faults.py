@@ -30,8 +30,8 @@ import numpy as np
 import psutil
 
 import localpower as lp
-from localpower.core.engine import Engine
 from localpower.engines import processes
+from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
 
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSTOP)

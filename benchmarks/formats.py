@@ -23,7 +23,7 @@ import numpy as np
 from scipy import sparse
 
 import localpower as lp
-from localpower.core.shard import Shard
+from localpower.worker.shard import Shard
 
 LIMIT = 1.2  # times the plain call
 Write = Callable[[Path], tuple[int, int]]

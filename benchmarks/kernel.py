@@ -23,9 +23,9 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 import localpower as lp
-from localpower.core import kernels
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Shard
+from localpower.worker import kernels
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
 
 CORES = len(os.sched_getaffinity(0))
 PAUSE = 0.1  # seconds; OpenBLAS's threads keep a core busy for a while after their work

@@ -556,7 +556,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("ties=not (chosen and method == \"gram\")", "ties=True"),
         ("trace=columns_.trace(source.rows),", "trace=0.0,"),
     ]),
-    ("core/block_lanczos.py", LANCZOS, [
+    ("methods/block_lanczos.py", LANCZOS, [
         ("if self.space.shape[1] < self.basis.shape[1]:\n            return None",
          "if self.space.shape[1] <= self.basis.shape[1]:\n            return None"),
         ("        R = self.joint @ turn[-self.joint.shape[1] :]\n        return",
@@ -598,7 +598,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("joint=state.joint @ turn[-state.joint.shape[1] :],", "joint=state.joint @ turn[: state.joint.shape[1]],"),
         ("projected=np.diag(values),", "projected=np.diag(values[::-1]),"),
     ]),
-    ("core/local_ritz.py", SEARCH, [
+    ("methods/local_ritz.py", SEARCH, [
         ("coordinates = self.turn()[1][: len(self.inside)].T @ self.inside", "coordinates = self.inside"),
         ("compute_uv=False)[-1] if most >= count else 0.0", "compute_uv=False)[0] if most >= count else 0.0"),
         ("compute_uv=False)[-1] if most >= count else 0.0", "compute_uv=False)[-1]"),
@@ -671,7 +671,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("Q = U[:, sizes > smallest]", "Q = U[:, sizes >= 0]"),
         ("        P = P - S @ (S.T @ P)", "        P = P"),
     ]),
-    ("core/local_power.py", STATES, [
+    ("methods/local_power.py", STATES, [
         ("passing = self.noise * float(found.values[0])", "passing = self.noise"),
         ("passing = self.noise * float(found.values[0])", "passing = 0.0"),
         ("            hidden=self.hidden,\n", ""),
@@ -733,13 +733,13 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("noise *= float(np.linalg.norm(Z[:, :k], 2))", "noise *= 0.0"),
         ("noise *= float(np.linalg.norm(Z[:, :k], 2))", "noise *= 1.0"),
         ("    if noise > tolerable:\n", "    if False:\n"),
-        ("widened(answer.product) + image)", "widened(answer.product))"),
+        ("from_wire(answer.product) + image)", "from_wire(answer.product))"),
         ("reference=reference if name else (X, Y),", "reference=(X, Y),"),
         ("            noise=noise,\n            reference", "            noise=0.0,\n            reference"),
         ("known = (Z, first) if narrow is None else orthonormal(Z, first)", "known = (Z, first)"),
         ("noise = 0.0 if narrow is None or known is None else narrow.unit", "noise = 0.0"),
     ]),
-    ("core/precision.py", PRECISION, [
+    ("methods/rounding.py", PRECISION, [
         ("bits + 0x7FFF + ((bits >> 16) & 1)", "bits"),
         ("bits + 0x7FFF + ((bits >> 16) & 1)", "bits + 0x8000"),
         ("\"float32\": 2.0**-24", "\"float32\": 2.0**-23"),
@@ -768,7 +768,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("unit <= self.unit and unit * part <= goal", "unit <= self.unit and unit <= goal"),
         ("return fits[-1] if fits else \"float64\"", "return fits[0] if fits else \"float64\""),
     ]),
-    ("core/exact.py", EXACT, [
+    ("methods/exact.py", EXACT, [
         ("count = min(rank + 1, len(G))", "count = rank"),
         ("exact=(X, G @ X), hidden=hidden)", "exact=(X, G @ X))"),
         ("return certify_factor(self.sizes, rank, known.eps)", "return certify_factor(self.sizes, rank, 0.0)"),
@@ -782,7 +782,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("float(values[::-1][count]) if count < len(G) else 0.0", "float(values[::-1][-1])"),
         ("widen(vectors[:, ::-1][:, :count], count)", "widen(vectors[:, :count], count)"),
     ]),
-    ("core/tasks.py", MERGED, [
+    ("worker/tasks.py", MERGED, [
         ("self.rest + other.rest, self.width)", "max(self.rest, other.rest), self.width)"),
         ("self.rest + other.rest, self.width)", "self.rest, self.width)"),
         ("np.hstack([self.factor, other.factor])", "np.hstack([self.factor, self.factor])"),
@@ -799,9 +799,9 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("self.rest + dropped + lost", "max(self.rest, dropped) + lost"),
         ("rest += ROUNDING * UNITS[self.reply] *", "rest += 0 * UNITS[self.reply] *"),
         ("float(np.linalg.norm(factor, 2)) ** 2", "float(np.linalg.norm(factor, 2)) ** 2 * 1e-9"),
-        ("LowRank(narrowed(factor, self.reply), rest, self.most)", "LowRank(narrowed(factor, self.reply), rest, self.width)"),
+        ("LowRank(to_wire(factor, self.reply), rest, self.most)", "LowRank(to_wire(factor, self.reply), rest, self.width)"),
     ]),
-    ("core/local_matrix.py", MERGED, [
+    ("worker/local_matrix.py", MERGED, [
         ("count = min(width, rows, d)\n        if d", "count = min(width, d)\n        if d"),
         ("rounding = ROUNDING * self.rounding * top\n", "rounding = 0.0\n"),
         ("kept = values[:count] > rounding", "kept = values[:count] > -1"),

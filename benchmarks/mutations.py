@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 import localpower as lp
-from localpower.core.shard import Shard
+from localpower.worker.shard import Shard
 
 BATCH = 10_000
 ADDRESS_SPACE = 1 << 30  # more than the process has when it starts

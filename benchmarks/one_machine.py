@@ -34,10 +34,10 @@ from scipy.sparse.linalg import LinearOperator, svds
 from sklearn.decomposition import PCA, TruncatedSVD
 
 import localpower as lp
-from localpower.core.tasks import Task, Weigh
-from localpower.data import registry
 from localpower.engines.threads import Threads
-from localpower.experiments.problems import load
+from localpower.paper import datasets as registry
+from localpower.paper.problems import load
+from localpower.worker.tasks import Measure, Task
 
 CORES = len(os.sched_getaffinity(0))
 RANK = 10
@@ -50,7 +50,7 @@ WIDEST = 10_000  # columns up to which others are let form a covariance matrix
 POWERS = (3, 5, 7, 9, 12, 16, 21, 28, 37, 49, 65)
 TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5, 1e-6, 0.0)
 RESIDUALS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)  # of LOBPCG's, of the norm of all rows
-WAYS: tuple[dict[str, Any], ...] = (
+COST_MODELS: tuple[dict[str, Any], ...] = (
     {"method": "gram"},
     {"method": "tsqr"},
     {"method": "block_lanczos"},
@@ -164,7 +164,7 @@ class Timed(Threads):
     def map(self, task: Task[Any], order: Iterable[int] | None = None) -> Iterator[Any]:
         start = time.perf_counter()
         for reply in super().map(task, order):
-            self.seconds[type(task.task if isinstance(task, Weigh) else task).__name__] += (
+            self.seconds[type(task.task if isinstance(task, Measure) else task).__name__] += (
                 time.perf_counter() - start
             )
             yield reply
@@ -266,7 +266,7 @@ def compare(case: str, X: Any, centred: bool, options: argparse.Namespace) -> li
     print(f"  {about}")
     results: dict[str, list[lp.Result]] = {}
     runners = []
-    for how in ({}, *(WAYS if options.ways else ())):
+    for how in ({}, *(COST_MODELS if options.ways else ())):
         name = " ".join(["ours", *(f"{key}={value}" for key, value in how.items())])
         fit = partial(fit_ours, goal=options.goal, centred=centred,
                       kept=results.setdefault(name, []), **how)  # fmt: skip

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import localpower as lp
-from localpower.experiments.problems import load
+from localpower.paper.problems import load
 
 HERE = Path(__file__).parent
 NUMBERS, PICTURE = HERE / "picture.csv", HERE.parent / "docs" / "rounds.svg"

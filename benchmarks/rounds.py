@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 import localpower as lp
-from localpower.data import registry
-from localpower.experiments.problems import load
+from localpower.paper import datasets as registry
+from localpower.paper.problems import load
 
 RANK, GOALS, MOST = 5, (1e-4, 1e-8), 1000
 PATIENCE = 50  # rounds without progress after which a method is given up

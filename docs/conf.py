@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.util.nodes import make_refnode
 
 import localpower
-from localpower.cli import _parser
+from localpower.cli.commands import _parser
 
 os.environ["COLUMNS"] = "72"  # of usage lines
 

@@ -18,17 +18,17 @@ from scipy import sparse
 
 import localpower as lp
 from localpower import checkpoint
-from localpower.api import Keeper
-from localpower.core.block_lanczos import LanczosState
+from localpower.api import CheckpointWriter
 from localpower.core.evidence import draw
-from localpower.core.exact import FactoredState
 from localpower.core.files import replacing
 from localpower.core.ledger import Round
-from localpower.core.local_power import State
-from localpower.core.local_ritz import RitzState
-from localpower.core.schedule import Adaptive
-from localpower.core.tasks import LeadingFactor, PowerSteps, Refine
 from localpower.engines.inline import Inline
+from localpower.methods.block_lanczos import LanczosState
+from localpower.methods.exact import FactoredState
+from localpower.methods.local_power import State
+from localpower.methods.local_ritz import RitzState
+from localpower.methods.schedule import Adaptive
+from localpower.worker.tasks import LeadingFactor, PowerSteps, Refine
 
 RUNS = {
     "local_ritz": {"method": "local_ritz", "tol": 1e-9},
@@ -562,13 +562,13 @@ def test_an_end_that_more_rounds_would_not_change_is_kept(tmp_path, reason):
 
 @pytest.mark.parametrize("reason", [None, "angle", "budget", "callback", "max_rounds", "degraded"])
 def test_a_keeper_keeps_final_reasons_only(tmp_path, reason):
-    keeper = Keeper(tmp_path / "run.ck", 3, {"seed": 1})
+    keeper = CheckpointWriter(tmp_path / "run.ck", 3, {"seed": 1})
     point = checkpoint.Checkpoint(State(np.eye(4, 2), 2), (), (), reason)
     assert [keeper.due(replace(point.state, round=t), ends=False) for t in (2, 3, 6)] == [0, 1, 1]
     assert keeper.due(point.state, ends=True)
     keeper.keep(point)
     assert keeper.found().reason == ("angle" if reason == "angle" else None)
-    assert not Keeper(None, 1, {}).due(point.state, ends=True)
+    assert not CheckpointWriter(None, 1, {}).due(point.state, ends=True)
     assert not replace(keeper, missing={2}).due(point.state, ends=True)
 
 

@@ -15,8 +15,8 @@ import pytest
 from helpers import with_spectrum
 
 import localpower as lp
-from localpower import overview
 from localpower.cli import main
+from localpower.show import summary as overview
 
 A = with_spectrum(120, 0.6 ** np.arange(8), seed=3)
 

@@ -15,7 +15,7 @@ from browser import browser, faint, opened, overflowing
 from test_examples import EXAMPLES, PICTURES
 
 import localpower as lp
-from localpower import overview
+from localpower.show import summary as overview
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -11,11 +11,11 @@ from helpers import ENGINES, METHODS, with_spectrum
 import localpower as lp
 from localpower.checkpoint import Checkpoint
 from localpower.core.ledger import arrays, regular
-from localpower.core.tasks import Describe, Eigenvectors, Weighed
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
-from localpower.engines.wrappers import KEPT, Metered
+from localpower.engines.ledgered import KEPT, Ledgered
+from localpower.worker.tasks import Describe, Eigenvectors, MeasuredReply
 
 SIZES = [40, 1, 0, 30, 29]  # one shard with a row, one without
 N, D, M, K, R = 100, 13, 5, 3, 4
@@ -173,7 +173,7 @@ def test_a_regular_message_has_the_same_numbers_in_arrays_that_blas_takes_as_the
     raw = np.zeros(8 * 12 + 1, np.uint8)[1:].view(np.float64).reshape(4, 3)
     assert not raw.flags.aligned
     raw[:] = np.arange(12).reshape(4, 3)
-    reply = Weighed(Eigenvectors(raw, np.arange(6.0)[::2]), 12, 96, 0, 1, "2.0", 3)
+    reply = MeasuredReply(Eigenvectors(raw, np.arange(6.0)[::2]), 12, 96, 0, 1, "2.0", 3)
     found = regular((reply, 5))[0]
     for name, found_array in arrays(found.content):
         assert found_array.flags.c_contiguous, name
@@ -202,7 +202,7 @@ def calls_and_looks(rounds, monkeypatch, tmp_path):
     """Function calls and entries of the account that a run of so many rounds takes."""
     accounts = []
 
-    class Watched(Metered):
+    class Watched(Ledgered):
         def __init__(self, engine):
             super().__init__(engine)
             self._rounds = Counted()
@@ -215,7 +215,7 @@ def calls_and_looks(rounds, monkeypatch, tmp_path):
             Written.count += 1
             super().__init__(*parts)
 
-    monkeypatch.setattr("localpower.api.Metered", Watched)
+    monkeypatch.setattr("localpower.api.Ledgered", Watched)
     monkeypatch.setattr("localpower.api.Checkpoint", Written)
     calls = 0
 
@@ -245,7 +245,7 @@ def test_a_round_costs_the_same_however_many_went_before(monkeypatch, tmp_path):
 
 
 def test_the_account_since_a_round_is_the_rest_of_it():
-    with Metered(Inline()) as engine:
+    with Ledgered(Inline()) as engine:
         engine.place(contiguous(open_source(A), 3).shards)
         for _ in range(5):
             engine.sum(Describe(extremes=False))

@@ -95,7 +95,7 @@ def test_words_of_an_exact_method_are_those_of_its_certificate():
 
 
 def test_a_leading_eigenvector_that_iteration_misses_is_found_by_the_proof(monkeypatch):
-    from localpower.core import exact
+    from localpower.methods import exact
 
     def blind(multiply, d, rank, which="LA"):  # as from a start that is orthogonal to the first
         values, vectors = np.linalg.eigh(multiply(np.eye(d)))

@@ -59,14 +59,14 @@ def test_wide_shards_agree_with_narrow_arithmetic(method, monkeypatch):
     """Lanczos iteration on a shard gives what the eigenvectors of its Gram matrix give."""
     blocks = blocks_of(60)
     narrow = lp.svd(blocks, 3, method=method, rng=0)
-    monkeypatch.setattr("localpower.core.local_matrix.GRAM_COLUMNS", 10)
+    monkeypatch.setattr("localpower.worker.local_matrix.GRAM_COLUMNS", 10)
     wide = lp.svd(blocks, 3, method=method, rng=0, engine="inline")
     assert lp.subspace_distance(narrow.components.T, wide.components.T) < 1e-10
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_wide_shards_with_few_rows(rows, monkeypatch):
-    monkeypatch.setattr("localpower.core.local_matrix.GRAM_COLUMNS", 10)
+    monkeypatch.setattr("localpower.worker.local_matrix.GRAM_COLUMNS", 10)
     rng = np.random.default_rng(1)
     blocks = [rng.standard_normal((rows, 30)), rng.standard_normal((9, 30)), np.zeros((4, 30))]
     for method in ("uda", "wda", "aligned_average"):

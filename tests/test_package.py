@@ -45,7 +45,7 @@ def test_all_public_names_exist_and_are_documented():
 
 def test_every_task_and_reply_can_be_sent():
     """The list of what a data holder can be asked is the list of what the wire knows."""
-    from localpower.core import tasks, wire
+    from localpower.worker import tasks, wire
 
     concrete = [
         kind

@@ -9,7 +9,7 @@ from helpers import with_spectrum
 import localpower as lp
 from localpower.core.errors import WorkerLost
 from localpower.engines.inline import Inline
-from localpower.overview import TIMES, UNITS, quantity
+from localpower.show.summary import TIMES, UNITS, quantity
 
 A = with_spectrum(300, 0.8 ** np.arange(12), seed=3)
 TAIL = with_spectrum(400, np.r_[3, 2.5, 2.2, np.linspace(1, 0.8, 97)], seed=5)

@@ -11,7 +11,7 @@ import pytest
 from helpers import with_spectrum
 
 import localpower as lp
-from localpower.data import registry
+from localpower.paper import datasets as registry
 from localpower.planning import AUTOMATIC, NETWORKS, Decay, Problem, costs
 
 TABLE = Path(__file__).parents[1] / "benchmarks" / "rounds.csv"

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from localpower.cli import _parser, main
+from localpower.cli.commands import _parser, main
 
 README = Path(__file__).parents[1] / "README.md"
 

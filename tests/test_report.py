@@ -10,13 +10,16 @@ import pytest
 from helpers import ENGINES, METHODS, same_bits, with_spectrum
 
 import localpower as lp
-from localpower import cli, overview, report
-from localpower.core.tasks import SLOWEST, Describe, Done, Product, Weighed
-from localpower.core.wire import encode
+from localpower.cli import commands as cli
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
-from localpower.engines.wrappers import KEPT, Metered, Tolerant
+from localpower.engines.ledgered import KEPT, Ledgered
+from localpower.engines.retrying import Retrying
+from localpower.show import report
+from localpower.show import summary as overview
+from localpower.worker.tasks import SLOWEST, Describe, Done, MeasuredReply, Product
+from localpower.worker.wire import encode
 
 A = with_spectrum(300, 0.7 ** np.arange(12), seed=3)
 EVIL = '"><script>window.hacked = 1</script><img src=x onerror="hacked=1">&'
@@ -131,7 +134,7 @@ def test_every_engine_tells_how_long_its_shards_took(engine):
 
 
 def test_times_add_up_in_any_grouping():
-    replies = [Weighed(Done(), 1, 8, 0, 1, "", n, n / 8, 1) for n in range(9)]
+    replies = [MeasuredReply(Done(), 1, 8, 0, 1, "", n, n / 8, 1) for n in range(9)]
     one_by_one = sum(replies[1:], replies[0])
     halves = sum(replies[1:4], replies[0]) + sum(replies[5:], replies[4])
     for total in (one_by_one, halves):
@@ -140,7 +143,7 @@ def test_times_add_up_in_any_grouping():
 
 
 def test_times_of_very_many_rounds_stay_bounded():
-    with Metered(Tolerant(Inline())) as engine:
+    with Ledgered(Retrying(Inline())) as engine:
         engine.place(contiguous(open_source(A), 2).shards)
         for _ in range(2 * KEPT + 10):
             engine.sum(Describe(extremes=False))
@@ -156,7 +159,9 @@ def test_the_shard_that_holds_others_up_is_named():
 
 
 def test_all_that_is_sent_besides_numbers_is_small():
-    reply = Weighed(Product(np.ones((99, 9))), 891, 7128, 0, 1, "123.0", 4567, 0.1234567890123, 1)
+    reply = MeasuredReply(
+        Product(np.ones((99, 9))), 891, 7128, 0, 1, "123.0", 4567, 0.1234567890123, 1
+    )
     for message in (reply, sum([reply] * 9, reply)):
         assert sum(len(part) for part in encode(message)) - 99 * 9 * 8 < 500
 

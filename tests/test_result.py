@@ -19,8 +19,8 @@ import pytest
 from helpers import METHODS, same_bits, with_spectrum
 
 import localpower as lp
-from localpower import overview
-from localpower.overview import look
+from localpower.show import summary as overview
+from localpower.show.summary import look
 
 A = with_spectrum(200, 0.6 ** np.arange(9), seed=3)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from localpower.api import pca, svd
 from localpower.comparison import Comparison, compare
-from localpower.core import schedule
 from localpower.core.certificate import Certificate
 from localpower.core.errors import (
     ConvergenceWarning,
@@ -27,6 +26,7 @@ from localpower.data.source import read
 from localpower.diagnostics.distance import principal_angles, subspace_distance
 from localpower.diagnostics.heterogeneity import eta
 from localpower.engines.registry import connect
+from localpower.methods import schedule
 from localpower.planning import Plan, plan
 from localpower.result import Record, Result
 from localpower.version import __version__

@@ -18,9 +18,7 @@ import numpy as np
 
 from localpower.checkpoint import Checkpoint, check_place, digest, generator_digest, load, save
 from localpower.core.alignment import ALIGNMENTS
-from localpower.core.block_lanczos import BLOCK, block_lanczos
 from localpower.core.certificate import ROUNDING, Certificate, Known
-from localpower.core.engine import Engine
 from localpower.core.errors import (
     ConvergenceWarning,
     DataError,
@@ -30,17 +28,26 @@ from localpower.core.errors import (
     WorkerLost,
     warn,
 )
-from localpower.core.exact import gram, tsqr
-from localpower.core.factors import Factors, factors
 from localpower.core.linalg import Array, orth, random_basis
-from localpower.core.local_matrix import GRAM_COLUMNS
-from localpower.core.local_power import MOST_DRAWS, Doubt, State, local_power
-from localpower.core.local_ritz import PROPOSALS, STARTS, local_ritz
-from localpower.core.one_shot import aligned_average, uda, wda
-from localpower.core.precision import UNITS, Narrow
-from localpower.core.randomized import dr_svd
-from localpower.core.scaling import SCALES, Columns, columns, describe, prepare
-from localpower.core.schedule import (
+from localpower.core.rounding import UNITS
+from localpower.data import partition as partitions
+from localpower.data.memory import budget
+from localpower.data.partition import PARTITIONS, Partition
+from localpower.data.source import Source, held, load_block, open_source
+from localpower.engines.base import Engine
+from localpower.engines.ledgered import Ledgered
+from localpower.engines.registry import abort_peers, connect, terminable
+from localpower.engines.retrying import Retrying
+from localpower.methods.averaging import aligned_average, uda, wda
+from localpower.methods.block_lanczos import BLOCK, block_lanczos
+from localpower.methods.exact import gram, tsqr
+from localpower.methods.factors import Factors, factors
+from localpower.methods.local_power import MOST_DRAWS, Doubt, State, local_power
+from localpower.methods.local_ritz import PROPOSALS, STARTS, local_ritz
+from localpower.methods.randomized import dr_svd
+from localpower.methods.rounding import WireRounding
+from localpower.methods.scaling import SCALES, Columns, columns, describe, prepare
+from localpower.methods.schedule import (
     Adaptive,
     At,
     Function,
@@ -50,29 +57,24 @@ from localpower.core.schedule import (
     parse,
     settled,
 )
-from localpower.core.shard import Held, Shard, is_sparse
-from localpower.data import partition as partitions
-from localpower.data.memory import budget
-from localpower.data.partition import PARTITIONS, Partition
-from localpower.data.source import Source, held, open_source, opened
-from localpower.engines.registry import connect, refuse, terminable
-from localpower.engines.wrappers import Metered, Tolerant
 from localpower.planning import (
     AUTOMATIC,
     EXTRA,
     ONE_ROUND,
     Problem,
+    bytes_per_pass,
     costs,
-    reread,
+    exceeds_rows,
     shard_sizes,
     size,
     tolerance,
-    too_much,
-    work,
+    workspace_bytes,
 )
 from localpower.progress import Goal, Progress
 from localpower.result import Record, Result
 from localpower.version import __version__
+from localpower.worker.local_matrix import GRAM_COLUMNS
+from localpower.worker.shard import EngineBlock, Shard, is_sparse
 
 Callback = Callable[[Record, State], Any]
 FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
@@ -126,7 +128,7 @@ class Options:
     start: str = "merged"
     merged: int = 0
     certify: bool = False
-    narrow: Narrow | None = None
+    narrow: WireRounding | None = None
     begin: State | None = None
     doubt: Doubt | None = None
 
@@ -150,7 +152,7 @@ def _iterate(
         exact=o.certify,
         rank=o.rank,
         doubt=o.doubt,
-        narrow=o.narrow,
+        rounding=o.narrow,
     )
 
 
@@ -165,7 +167,7 @@ def _ritz(engine: Engine, rng: np.random.Generator, o: Options, proposal: str) -
         start=o.start if o.begin is None else "random",
         wide=o.merged,
         doubt=o.doubt,
-        narrow=o.narrow,
+        rounding=o.narrow,
     )
 
 
@@ -357,7 +359,7 @@ def svd(
     """
     given = dict(locals())
     try:
-        method, why = _asked(method, steps, schedule, align, align_at, proposal, start)
+        method, why = _infer_method(method, steps, schedule, align, align_at, proposal, start)
         how_many = rank if callable(rank) else lambda rows, columns: rank
         if checkpoint is not None and not can_be_compared(schedule):
             raise ValueError(
@@ -386,7 +388,7 @@ def svd(
         origin = {} if checkpoint is None else _origin(seed, generator, warm_start)
         limit = None if memory is None else budget(memory)
     except Exception as error:
-        refuse(engine, error)
+        abort_peers(engine, error)
         raise
 
     def run(engine: Engine) -> Result:
@@ -429,8 +431,8 @@ def svd(
             at_once = engine.size if workers else _useful(engine.size, source, options.width)
             shards = partitions.partition(source, workers, how, shuffler, at_once)
             display.stage("placing shards")
-            tolerant = Tolerant(engine, retries, on_loss)
-            metered = Metered(tolerant)
+            tolerant = Retrying(engine, retries, on_loss)
+            metered = Ledgered(tolerant)
             metered.place(shards.shards)
 
             display.stage("column statistics")
@@ -473,11 +475,11 @@ def svd(
             }
             metered.phase = "iterate"
             identity = _identity(run, options, metered.rows, origin, rows_)
-            keeper = Keeper(checkpoint, every, identity, tolerant.missing)
+            keeper = CheckpointWriter(checkpoint, every, identity, tolerant.missing)
             keeper.check(source.columns * options.width * source.dtype.itemsize)
             past = keeper.found() if resume else None
             begin = _warm(warm_start, metered, options, generator) if past is None else past.state
-            judge = Judge(
+            judge = StoppingRule(
                 rank=options.rank,
                 tol=goal,
                 certainty=chance,
@@ -495,7 +497,7 @@ def svd(
                 choice = Choice(method, why, rounds, ())
             states = _relay(metered, generator, options, choice)
             display.stage(method, _goal(method, judge))
-            outcome = _follow(states, metered, judge, callback, keeper, past, display)
+            outcome = _iterate_until(states, metered, judge, callback, keeper, past, display)
             if states.method not in ("", method):
                 run["why"] = f"{why}; that did not reach the tolerance, so {states.method} followed"
                 method = run["method"] = states.method
@@ -508,7 +510,9 @@ def svd(
             basis = outcome.state.answer().basis
             known = outcome.state.told
             joined = outcome.state.joined is not None  # which the certificate is about
-            told = reason in FINAL or (goal > 0 and (joined or is_told(outcome.history[-1])))
+            told = reason in FINAL or (
+                goal > 0 and (joined or returns_certified_basis(outcome.history[-1]))
+            )
             if told and known is not None:
                 basis = np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=source.dtype)
             run["certificate"] = _told(outcome.certificate)
@@ -558,14 +562,14 @@ def svd(
         around.enter_context(terminable())
         around.enter_context(display)
         home = engine if isinstance(engine, Engine) else around.enter_context(connect(engine))
-        around.enter_context(home.alone())
+        around.enter_context(home.exclusive())
         if deadline is not None:
             around.callback(setattr, home, "deadline", home.deadline)
             home.deadline = float(deadline)
         if memory is not None:
             around.callback(setattr, home, "memory", home.memory)
             home.memory = limit
-        return home.lead(lambda: run(home), data, opened)
+        return home.run_on_coordinator(lambda: run(home), data, load_block)
 
 
 def pca(
@@ -594,12 +598,12 @@ pca.__signature__ = inspect.signature(svd).replace(  # type: ignore[attr-defined
 )
 
 
-def _adopted(engine: Engine, data: Any, retries: int) -> Sequence[Held]:
+def _adopted(engine: Engine, data: Any, retries: int) -> Sequence[EngineBlock]:
     """Have the engine keep its own data; again, if a worker is lost over it."""
     for _ in range(retries):
         with suppress(WorkerLost, WorkerLate):
-            return engine.adopt(data, opened)
-    return engine.adopt(data, opened)
+            return engine.adopt(data, load_block)
+    return engine.adopt(data, load_block)
 
 
 def _describe(
@@ -646,7 +650,7 @@ def _useful(workers: int, source: Source, width: int) -> int:
     return max(1, min(workers, entries // (source.columns * width), source.rows))
 
 
-def _asked(method: str, *given: Any) -> tuple[str, str]:
+def _infer_method(method: str, *given: Any) -> tuple[str, str]:
     """Return the method that is meant, and why."""
     *of_local_power, proposal, start = given
     if method != "auto":
@@ -688,7 +692,7 @@ def _certainty(value: Any) -> float:
     return float(value)
 
 
-def _doubt(judge: Judge, generator: np.random.Generator) -> Doubt | None:
+def _doubt(judge: StoppingRule, generator: np.random.Generator) -> Doubt | None:
     """When probes are sent; never where only a proof counts."""
     if not judge.learns:
         return None
@@ -736,17 +740,17 @@ def _choose(
         latency=engine.latency,
         bandwidth=engine.bandwidth,
         flops=engine.flops,
-        stored=reread(source),
+        stored=bytes_per_pass(source),
     )
     known = [name for name in AUTOMATIC if wire == "float64" or name in ITERATIVE]
     plan = costs(problem, None, known)
     method = plan.choice.method
 
     def heavy(name: str) -> bool:
-        return too_much(name, problem.columns, problem.width, problem.entries)
+        return exceeds_rows(name, problem.columns, problem.width, problem.entries)
 
     if heavy(method):
-        need = size(work(method, problem.columns, problem.width))
+        need = size(workspace_bytes(method, problem.columns, problem.width))
         why = f"local_power: {method} would hold {need} besides the rows"
         return Choice("local_power", why, ROUNDS, ())
     others = tuple(
@@ -773,7 +777,9 @@ def _relay(
     return Relay([(name, METHODS[name](engine, generator, o), patience) for name, o in legs])
 
 
-def _narrow(wire: str, method: str, rank: int, tol: float, kind: np.dtype[Any]) -> Narrow | None:
+def _narrow(
+    wire: str, method: str, rank: int, tol: float, kind: np.dtype[Any]
+) -> WireRounding | None:
     """How messages are rounded, where they are."""
     _one_of("wire", wire, UNITS)
     eps = float(np.finfo(kind).eps)
@@ -784,7 +790,7 @@ def _narrow(wire: str, method: str, rank: int, tol: float, kind: np.dtype[Any]) 
             f"wire={wire!r} is for methods that iterate, not for {method}: take one of "
             f"{', '.join(ITERATIVE)}"
         )
-    return Narrow(wire, rank, tol, eps)
+    return WireRounding(wire, rank, tol, eps)
 
 
 def _names(source: Source) -> list[str] | None:
@@ -836,7 +842,7 @@ def _partition(name: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class StoppingRule:
     """Decides when a run is done: what was asked for, and what may be spent.
 
     `certainty` is the largest p that will do. `ties` says that small residuals are enough where no
@@ -915,7 +921,7 @@ class Relay:
         return self._skipped
 
 
-def _goal(method: str, judge: Judge) -> Goal:
+def _goal(method: str, judge: StoppingRule) -> Goal:
     """What ends the run, as far as the time left can be told from it."""
     if method not in (*ITERATIVE, "block_lanczos"):
         return Goal()
@@ -923,7 +929,7 @@ def _goal(method: str, judge: Judge) -> Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class CheckpointWriter:
     """Writes a checkpoint after every so many rounds, and finds the last one.
 
     Nothing is written from when shards are `missing`: what a state says of all rows would not be
@@ -992,12 +998,12 @@ class Outcome:
     certificate: Certificate | None
 
 
-def _follow(
+def _iterate_until(
     states: Relay,
-    engine: Metered,
-    judge: Judge,
+    engine: Ledgered,
+    judge: StoppingRule,
     callback: Callback | None,
-    keeper: Keeper,
+    keeper: CheckpointWriter,
     past: Checkpoint | None,
     display: Progress,
 ) -> Outcome:
@@ -1054,7 +1060,7 @@ def _follow(
     return Outcome(state, tuple(history), reason, found)
 
 
-def _lost_rows(engine: Tolerant, source: Source) -> list[dict[str, Any]]:
+def _lost_rows(engine: Retrying, source: Source) -> list[dict[str, Any]]:
     """Name the rows that a result does not rest on, and warn."""
     starts = np.cumsum([0, *engine.rows])
     lost = [
@@ -1070,7 +1076,7 @@ def _lost_rows(engine: Tolerant, source: Source) -> list[dict[str, Any]]:
     return lost
 
 
-def is_told(record: Record) -> bool:
+def returns_certified_basis(record: Record) -> bool:
     """Whether a certified run that ends here returns what the certificate is about.
 
     What came of it in the round may be worse: after local steps, or where values are nearly equal.
@@ -1266,7 +1272,7 @@ def _check_fit(method: str, options: Options, source: Source) -> None:
     n, d = source.rows, source.columns
     if options.width > d:
         raise ValueError(f"width={options.width} is more than n_features={d}; take at most that")
-    need = work(method, d, options.width)
+    need = workspace_bytes(method, d, options.width)
     if need > source.memory:
         raise DataError(
             f"{source.names[0]} has {d} columns: the work of {method} with {options.width} vectors "

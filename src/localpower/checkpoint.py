@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from localpower.core.block_lanczos import LanczosState
 from localpower.core.errors import DataError
 from localpower.core.evidence import Probes
-from localpower.core.exact import FactoredState
 from localpower.core.files import replacing, try_to_write
 from localpower.core.ledger import Round
 from localpower.core.linalg import Array
-from localpower.core.local_power import State
-from localpower.core.local_ritz import RitzState
+from localpower.methods.block_lanczos import LanczosState
+from localpower.methods.exact import FactoredState
+from localpower.methods.local_power import State
+from localpower.methods.local_ritz import RitzState
 from localpower.result import Record
 
 MAGIC = b"LPCK0002"

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from localpower.api import METHODS, is_told, svd
+from localpower.api import METHODS, returns_certified_basis, svd
 from localpower.core.certificate import rayleigh_ritz
-from localpower.core.engine import Engine
 from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError, MissingExtra
 from localpower.core.files import replacing
 from localpower.core.linalg import Array
-from localpower.core.local_power import State
-from localpower.core.local_ritz import RitzState
 from localpower.data.source import Source, open_source
 from localpower.diagnostics.distance import subspace_distance
-from localpower.planning import RANK_ONLY, SMALL, size, whole, work
+from localpower.engines.base import Engine
+from localpower.methods.local_power import State
+from localpower.methods.local_ritz import RitzState
+from localpower.planning import RANK_ONLY, SMALL, size, whole, workspace_bytes
 from localpower.progress import Progress
 from localpower.result import Record, Result, html_table
 
@@ -355,7 +355,7 @@ def _check(tol: Any, max_rounds: Any) -> None:
 def _reference(source: Source, rank: int, same: dict[str, Any]) -> tuple[Result, str]:
     """Find the answer, and say whose it is."""
     d = source.columns
-    if d <= SMALL and work("tsqr", d, rank) <= source.memory:
+    if d <= SMALL and workspace_bytes("tsqr", d, rank) <= source.memory:
         return svd(source, rank, method="tsqr", **same), "tsqr"
     same |= {"tol": REFERENCE_TOL, "max_rounds": REFERENCE_ROUNDS}
     answer = svd(source, rank, method="local_ritz", **same)
@@ -403,7 +403,7 @@ class Watch:
         if self.angles and self.angles[-1] is None and state.exact is not None:
             self.angles[-1] = self._angle(rayleigh_ritz(*state.exact)[1])
         basis: Array | None = state.basis
-        told = state.joined is not None or is_told(record)
+        told = state.joined is not None or returns_certified_basis(record)
         if self.certifies and told and state.told is not None:
             basis = rayleigh_ritz(*state.told)[1]
         elif not (isinstance(state, RitzState) and state.exact is not None):

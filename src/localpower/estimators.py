@@ -12,12 +12,12 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from localpower.api import CERTAINTY, MOST_NAMES, svd
-from localpower.core.engine import Engine
 from localpower.core.linalg import Array
-from localpower.core.schedule import Schedule
 from localpower.data.frames import is_frame
 from localpower.data.source import is_ours
+from localpower.engines.base import Engine
 from localpower.engines.registry import is_shared, name_of
+from localpower.methods.schedule import Schedule
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

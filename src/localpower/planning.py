@@ -15,21 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from localpower.core.block_lanczos import BLOCK, LanczosState
 from localpower.core.ledger import Ledger, Round
 from localpower.core.ledger import size as size
 from localpower.core.linalg import Array, random_basis
-from localpower.core.local_matrix import GRAM_COLUMNS
-from localpower.core.local_power import State
-from localpower.core.local_ritz import MERGED, RESTART, local_ritz
-from localpower.core.scaling import SCALES, columns, describe, prepare
-from localpower.core.shard import Held, Shard, cut
-from localpower.core.tasks import GramTriangle, unpacked
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.inline import Inline
 from localpower.engines.threads import cores
+from localpower.methods.block_lanczos import BLOCK, LanczosState
+from localpower.methods.local_power import State
+from localpower.methods.local_ritz import MERGED, RESTART, local_ritz
+from localpower.methods.scaling import SCALES, columns, describe, prepare
 from localpower.result import html_table
+from localpower.worker.local_matrix import GRAM_COLUMNS
+from localpower.worker.shard import EngineBlock, Shard, cut
+from localpower.worker.tasks import GramTriangle, unpacked
 
 NETWORKS = {  # seconds of a hop, bytes a second
     "one machine": (1e-4, 5e9),
@@ -236,7 +236,7 @@ def plan(
         try:
             n, d, kind, limit = source.rows, source.columns, source.dtype, source.memory
             sizes = shard_sizes(source, workers, cores())
-            entries, stored = Shard(source.pieces, d, kind).entries, reread(source)
+            entries, stored = Shard(source.pieces, d, kind).entries, bytes_per_pass(source)
             found = spectrum(source, rank, center, scale)
         finally:
             if source is not data:
@@ -264,10 +264,10 @@ def plan(
     return costs(task, found)
 
 
-def reread(source: Source) -> float:
+def bytes_per_pass(source: Source) -> float:
     """Bytes that are read from files or made again in every round, as they do not fit in memory."""
     size = Shard(source.pieces, source.columns, source.dtype).stored
-    parts = [piece for piece in source.pieces if isinstance(piece, Held) and not piece.kept]
+    parts = [piece for piece in source.pieces if isinstance(piece, EngineBlock) and not piece.kept]
     made = sum(part.nnz * part.dtype.itemsize for part in parts)
     return float(made + (size if size > source.memory else 0))
 
@@ -426,7 +426,7 @@ def costs(
     values, basis = found or (typical, "typical: nothing is known of the spectrum")
     rows = [
         _cost(task, name, *of(task, Decay(values, d, k, r, task.tol)))
-        for name, of in WAYS.items()
+        for name, of in COST_MODELS.items()
         if methods is None or name in methods
     ]
     order = sorted(rows, key=lambda row: (not row.feasible, row.seconds))
@@ -487,7 +487,7 @@ class Decay:
         return min(ceil(rounds + more), ceil(self.columns / block))
 
 
-Way = tuple[dict[str, Any], list[Round], float, str, bool]
+Estimate = tuple[dict[str, Any], list[Round], float, str, bool]
 
 
 def _cost(
@@ -497,7 +497,7 @@ def _cost(
     method = options["method"]
     iterate = Ledger(tuple(records))
     ledger = Ledger((*_setup(task), *records, *_factors(task, method)))
-    need = work(method, task.columns, task.width)
+    need = workspace_bytes(method, task.columns, task.width)
     if need > task.memory:
         reaches, note = False, f"takes {size(need)} of memory, {size(task.memory)} are there"
     seconds = (
@@ -511,7 +511,7 @@ def _cost(
                 ledger.bytes_down / m, flops, seconds, reaches, note, ledger)  # fmt: skip
 
 
-def work(method: str, columns: int, width: int) -> float:
+def workspace_bytes(method: str, columns: int, width: int) -> float:
     """Bytes that a method holds besides the rows, at the coordinator and one worker."""
     if method in ONE_ROUND:
         return 4 * columns**2 * 8
@@ -559,13 +559,13 @@ def _factors(task: Problem, method: str) -> list[Round]:
 RANK_ONLY = ("gram", "tsqr", "uda", "wda", "aligned_average", "dr_svd")
 
 
-def _dpi(task: Problem, decay: Decay) -> Way:
+def _dpi(task: Problem, decay: Decay) -> Estimate:
     rounds, block = decay.power(), task.columns * task.width
     records = [_round(task, "PowerSteps", block, block)] * rounds
     return {"method": "dpi"}, records, rounds * task.product(task.width), "", rounds < MOST_ROUNDS
 
 
-def _halving(task: Problem, decay: Decay) -> Way:
+def _halving(task: Problem, decay: Decay) -> Estimate:
     power, block = decay.power(), task.columns * task.width
     rounds = max(power - STEPS, ceil(power / 2))
     many = min(2, rounds)  # rounds of 4 and 2 steps send the basis and the exact product, too
@@ -581,8 +581,8 @@ def _ritz_round(task: Problem) -> float:
     return 8.0 * task.columns * RESTART * task.width**2
 
 
-def _merged(method: str) -> Callable[[Problem, Decay], Way]:
-    def way(task: Problem, decay: Decay) -> Way:
+def _merged(method: str) -> Callable[[Problem, Decay], Estimate]:
+    def way(task: Problem, decay: Decay) -> Estimate:
         d, k, rounds = task.columns, task.rank, decay.merged()
         wide = min(max(MERGED * k, task.width), d)
         found = sum(min(s, wide) for s in task.sizes)
@@ -598,7 +598,7 @@ def _merged(method: str) -> Callable[[Problem, Decay], Way]:
     return way
 
 
-def _lanczos(task: Problem, decay: Decay) -> Way:
+def _lanczos(task: Problem, decay: Decay) -> Estimate:
     wide = min(BLOCK, task.width)
     rounds, block = decay.lanczos(wide), task.columns * wide
     more = task.columns * min(LanczosState.PROBES, task.columns - wide)  # once the answer is near
@@ -610,8 +610,8 @@ def _lanczos(task: Problem, decay: Decay) -> Way:
     return {"method": "block_lanczos"}, records, flops, "", True
 
 
-def _exact(method: str) -> Callable[[Problem, Decay], Way]:
-    def way(task: Problem, decay: Decay) -> Way:
+def _exact(method: str) -> Callable[[Problem, Decay], Estimate]:
+    def way(task: Problem, decay: Decay) -> Estimate:
         d = task.columns
         up = d * (d + 1) / 2
         name = "GramTriangle" if method == "gram" else "LocalTriangle"
@@ -624,8 +624,8 @@ def _exact(method: str) -> Callable[[Problem, Decay], Way]:
     return way
 
 
-def _average(method: str) -> Callable[[Problem, Decay], Way]:
-    def way(task: Problem, decay: Decay) -> Way:
+def _average(method: str) -> Callable[[Problem, Decay], Estimate]:
+    def way(task: Problem, decay: Decay) -> Estimate:
         vectors = sum(min(s, task.rank) for s in task.sizes)
         up = vectors * (task.columns + (method == "wda")) / len(task.sizes)
         records = [_round(task, "TopVectors", 0, up)]
@@ -635,7 +635,7 @@ def _average(method: str) -> Callable[[Problem, Decay], Way]:
     return way
 
 
-def _dr_svd(task: Problem, decay: Decay) -> Way:
+def _dr_svd(task: Problem, decay: Decay) -> Estimate:
     d, m = task.columns, len(task.sizes)
     wide = task.rank + (d - task.rank) // 4
     triangle = sum(min(s, wide) * wide for s in task.sizes) / m
@@ -653,7 +653,7 @@ def _dr_svd(task: Problem, decay: Decay) -> Way:
     )
 
 
-WAYS: dict[str, Callable[[Problem, Decay], Way]] = {
+COST_MODELS: dict[str, Callable[[Problem, Decay], Estimate]] = {
     "local_ritz": _merged("local_ritz"),
     "block_krylov": _merged("block_krylov"),
     "block_lanczos": _lanczos,
@@ -670,7 +670,7 @@ AUTOMATIC = ("local_ritz", "block_krylov", "block_lanczos", "gram", "tsqr")
 LEAN = 1 << 30  # bytes of work from which it should not be many times what the rows take
 
 
-def too_much(method: str, columns: int, width: int, entries: int) -> bool:
+def exceeds_rows(method: str, columns: int, width: int, entries: int) -> bool:
     """Whether a method would hold far more than the rows themselves take, and that is much."""
-    need = work(method, columns, width)
+    need = workspace_bytes(method, columns, width)
     return need > max(LEAN, 3 * 12 * entries + 5 * 8 * columns * width)

@@ -15,17 +15,19 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from localpower import overview, pictures, report
-from localpower.core import wire
 from localpower.core.certificate import Certificate
 from localpower.core.errors import DataError
 from localpower.core.files import locked, replacing, synchronise
 from localpower.core.ledger import Ledger, Round, size
 from localpower.core.linalg import Array
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.scaling import dividing
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
+from localpower.methods.scaling import dividing
+from localpower.show import figures as pictures
+from localpower.show import report
+from localpower.show import summary as overview
+from localpower.worker import wire
+from localpower.worker.local_matrix import LocalMatrix
 
 FORMAT = 1
 ARRAYS, RUN = "model.npz", "run.json"

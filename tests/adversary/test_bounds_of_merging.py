@@ -10,12 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import localpower as lp
-from localpower.core import local_matrix
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.scaling import columns, describe, prepare
-from localpower.core.tasks import LeadingFactor, LowRank, Prepare
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
+from localpower.methods.scaling import columns, describe, prepare
+from localpower.worker import local_matrix
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.tasks import LeadingFactor, LowRank, Prepare
 
 ROUNDING = 64.0  # units of eps·λ_1 that eigenvalues of the difference may be off
 

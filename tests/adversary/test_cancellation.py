@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from sklearn.decomposition import TruncatedSVD
 
 import localpower as lp
-from localpower.core import kernels
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.scaling import columns, describe, prepare
-from localpower.core.shard import Shard
-from localpower.core.tasks import GramTriangle, LocalTriangle, PowerSteps, unpacked
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
+from localpower.methods.scaling import columns, describe, prepare
+from localpower.worker import kernels
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import GramTriangle, LocalTriangle, PowerSteps, unpacked
 
 SCALES = [None, "max", "minmax", "std"]
 LONG, EPS = np.longdouble, np.finfo(float).eps

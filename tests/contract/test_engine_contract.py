@@ -13,9 +13,9 @@ import localpower as lp
 from localpower.core.checksum import checksum
 from localpower.core.errors import EngineError
 from localpower.core.ledger import arrays
-from localpower.core.tasks import Describe, PowerSteps, Scatter, TopVectors, Triangle
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
+from localpower.worker.tasks import Describe, PowerSteps, Scatter, TopVectors, Triangle
 
 DENSE = with_spectrum(203, 0.7 ** np.arange(17), seed=1) * 10
 SPARSE = sp.random_array((203, 17), density=0.2, rng=np.random.default_rng(2), format="csr")

@@ -8,7 +8,11 @@ import pytest
 from helpers import EPS, same_bits, with_spectrum
 
 import localpower as lp
-from localpower.core.block_lanczos import (
+from localpower.core.certificate import Certificate
+from localpower.core.evidence import draw
+from localpower.core.linalg import random_basis
+from localpower.engines.inline import Inline
+from localpower.methods.block_lanczos import (
     BLOCK,
     LanczosState,
     _doubted,
@@ -16,13 +20,9 @@ from localpower.core.block_lanczos import (
     _restarted,
     block_lanczos,
 )
-from localpower.core.certificate import Certificate
-from localpower.core.evidence import draw
-from localpower.core.linalg import random_basis
-from localpower.core.local_power import Doubt, State
-from localpower.core.shard import Shard
-from localpower.core.tasks import PowerSteps
-from localpower.engines.inline import Inline
+from localpower.methods.local_power import Doubt, State
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import PowerSteps
 
 
 def sine(A, result):

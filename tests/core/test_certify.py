@@ -8,7 +8,6 @@ from helpers import EPS, with_spectrum
 from scipy import sparse
 
 import localpower as lp
-from localpower.core import exact, local_matrix
 from localpower.core.certificate import (
     ROUNDING,
     SHARES,
@@ -21,11 +20,13 @@ from localpower.core.certificate import (
     certify_factor,
 )
 from localpower.core.linalg import EIGH_COLUMNS
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.precision import UNITS, widened
-from localpower.core.shard import Shard
-from localpower.core.tasks import LeadingFactor, LowRank
+from localpower.core.rounding import UNITS, from_wire
 from localpower.engines.inline import Inline
+from localpower.methods import exact
+from localpower.worker import local_matrix
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import LeadingFactor, LowRank
 
 VALUES = np.array([5.0, 4.0, 2.0, 1.0])
 RANK = 2
@@ -745,7 +746,7 @@ def test_rounding_of_a_factor_for_the_wire_is_in_its_bound(reply):
     assert full.width == rounded.width == 7
     added = ROUNDING * UNITS[reply] * np.linalg.norm(A, 2) ** 2
     np.testing.assert_allclose(rounded.rest, full.rest + added, rtol=1e-9)
-    F = widened(rounded.factor)
+    F = from_wire(rounded.factor)
     assert below(A.T @ A, F @ F.T + rounded.rest * np.eye(5))
 
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localpower.core.checksum import LINE, NOTHING, checksum, file_checksum, joined
-from localpower.core.moments import moments
-from localpower.core.shard import Shard
-from localpower.core.tasks import Describe
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
+from localpower.worker.moments import moments
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import Describe
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 7)) * (RNG.random((60, 7)) < 0.6)

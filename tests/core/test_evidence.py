@@ -9,7 +9,7 @@ from helpers import EPS
 from scipy import stats
 
 import localpower as lp
-from localpower.core import certificate, evidence, local_power
+from localpower.core import certificate, evidence
 from localpower.core.certificate import Certificate, Known, Ritz, certify
 from localpower.core.evidence import (
     ROUNDING,
@@ -18,16 +18,19 @@ from localpower.core.evidence import (
     draw,
     smallest_norm,
 )
-from localpower.core.local_power import (
+from localpower.core.rounding import UNITS
+from localpower.engines.inline import Inline
+from localpower.methods import local_power
+from localpower.methods.local_power import (
     APART,
     LONG,
     MOST_DRAWS,
     Doubt,
     State,
     _joined,
-    narrow_step,
+    rounded_step,
 )
-from localpower.core.local_ritz import (
+from localpower.methods.local_ritz import (
     MERGED,
     RitzState,
     _measured_again,
@@ -36,10 +39,9 @@ from localpower.core.local_ritz import (
     local_ritz,
     merged,
 )
-from localpower.core.precision import UNITS, Narrow
-from localpower.core.schedule import constant
-from localpower.core.shard import Shard
-from localpower.engines.inline import Inline
+from localpower.methods.rounding import WireRounding
+from localpower.methods.schedule import constant
+from localpower.worker.shard import Shard
 
 
 def hidden_part(d=30, c=4, seed=0):
@@ -499,41 +501,41 @@ def test_a_rounded_step_tells_what_rounding_may_have_done(name):
     V = np.linalg.eigh(B)[1][:, ::-1]
     top = np.linalg.norm(B, 2)
     engine = placed(rows_of(B))
-    narrow = Narrow(name, 2, 1e-10, EPS)
+    narrow = WireRounding(name, 2, 1e-10, EPS)
 
     def wrong(state):
         X, G = state.exact
         np.testing.assert_allclose(X.T @ X, np.eye(X.shape[1]), atol=1e-12)
         return np.linalg.norm((G - B @ X)[:, :2], 2) / top
 
-    first = narrow_step(engine, State(turned(V[:, :3], [0.3] * 3)), narrow)
+    first = rounded_step(engine, State(turned(V[:, :3], [0.3] * 3)), narrow)
     assert first.noise == UNITS[name]
     assert 0 < wrong(first) <= 4 * first.noise
     assert first.reference is None
     near = turned(V[:, :3], [1e-7] * 3)
-    full = narrow_step(engine, State(near, exact=(near, B @ near)), narrow)
+    full = rounded_step(engine, State(near, exact=(near, B @ near)), narrow)
     assert full.noise == 0.0
     assert wrong(full) <= 1e-14
     assert full.reference[0] is full.exact[0]
     onward = turned(V[:, :3], [2e-7] * 3, seed=1)
     moved = replace(full, basis=onward, exact=(near, B @ near))
-    step = narrow_step(engine, moved, narrow)
+    step = rounded_step(engine, moved, narrow)
     assert step.reference is full.reference
     assert UNITS[name] * 1e-8 < step.noise < UNITS[name] * 1e-5
     assert wrong(step) <= 4 * step.noise + 1e-14
     rough = replace(moved, basis=turned(V[:, :3], [0.3] * 3), exact=None)
-    assert narrow_step(engine, rough, narrow).noise == UNITS[name]  # nothing is known yet
+    assert rounded_step(engine, rough, narrow).noise == UNITS[name]  # nothing is known yet
     far = replace(moved, basis=turned(V[:, :3], [0.9] * 3, seed=2))
-    assert narrow_step(engine, far, narrow).noise == 0.0  # too large to be rounded
+    assert rounded_step(engine, far, narrow).noise == 0.0  # too large to be rounded
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 def test_rounded_local_steps_know_the_image_of_an_orthonormal_basis(wire):
     B = hidden_part()[0]
-    narrow = Narrow(wire, 2, 1e-3, EPS)
+    narrow = WireRounding(wire, 2, 1e-3, EPS)
     states = local_power.local_power(
         placed(rows_of(B)), State(np.eye(30, 4)), schedule=constant(3), align="none", exact=True,
-        narrow=narrow,
+        rounding=narrow,
     )  # fmt: skip
     for state, _ in zip(states, range(3), strict=False):
         X, G = state.exact
@@ -860,9 +862,9 @@ def test_a_rounded_search_tells_what_rounding_may_have_done(wire):
     A = np.random.default_rng(0).standard_normal((90, 40)) * 0.9 ** np.arange(40)
     B = A.T @ A
     begin = State(np.linalg.qr(np.random.default_rng(1).standard_normal((40, 5)))[0])
-    narrow = Narrow(wire, 2, 1e-6, EPS)
+    narrow = WireRounding(wire, 2, 1e-6, EPS)
     states = local_ritz(placed(A), begin, 2, proposal="residual", steps=1, start="random",
-                        narrow=narrow)  # fmt: skip
+                        rounding=narrow)  # fmt: skip
     noises = []
     for state in islice(states, 14):
         X, G = state.exact

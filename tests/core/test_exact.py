@@ -6,8 +6,8 @@ from helpers import EPS, LAPACK_SHAPES, LAPACK_TYPES, lapack_matrix, lapack_rati
 from scipy import sparse
 
 import localpower as lp
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Shard
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
 
 
 @pytest.mark.parametrize("shape", LAPACK_SHAPES)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from localpower.core import kernels
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Shard
+from localpower.worker import kernels
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
 
 TYPES = [np.float32, np.float64]
 
@@ -159,7 +159,7 @@ def test_both_kernels_of_a_shard_agree(dtype):
 
 
 def test_numpy_does_the_work_when_told_to():
-    code = "from localpower.core import kernels; print(kernels.LIBRARY)"
+    code = "from localpower.worker import kernels; print(kernels.LIBRARY)"
     environment = {**os.environ, "LOCALPOWER_KERNELS": "numpy"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

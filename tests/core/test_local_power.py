@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import localpower as lp
-from localpower.core.local_power import State, local_power
-from localpower.core.schedule import constant, halving
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
+from localpower.methods.local_power import State, local_power
+from localpower.methods.schedule import constant, halving
 
 A = with_spectrum(300, 0.8 ** np.arange(12), seed=1)
 

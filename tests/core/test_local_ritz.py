@@ -5,7 +5,7 @@ import pytest
 from helpers import LAPACK_SHAPES, LAPACK_TYPES, lapack_matrix, lapack_ratios, with_spectrum
 
 import localpower as lp
-from localpower.core.local_ritz import PROPOSALS, outside
+from localpower.methods.local_ritz import PROPOSALS, outside
 
 
 def slow(rows=4000, columns=120, seed=0):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from localpower.core import shard as shard_module
-from localpower.core.moments import moments
-from localpower.core.shard import Shard
+from localpower.worker import shard as shard_module
+from localpower.worker.moments import moments
+from localpower.worker.shard import Shard
 
 EPS = np.finfo(float).eps
 KINDS = {"dense": np.asarray, "sparse": sparse.csr_array}

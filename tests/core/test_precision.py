@@ -3,21 +3,14 @@
 import numpy as np
 import pytest
 
-from localpower.core.precision import (
-    SAFETY,
-    UNITS,
-    Narrow,
-    Standing,
-    finite,
-    narrowed,
-    widened,
-)
+from localpower.core.rounding import UNITS, finite, from_wire, to_wire
+from localpower.methods.rounding import SAFETY, Standing, WireRounding
 
 
 @pytest.mark.parametrize("name", sorted(UNITS))
 def test_rounding_is_to_nearest(name):
     A = np.random.default_rng(0).standard_normal((50, 3)) * np.geomspace(1e-9, 1e9, 50)[:, None]
-    error = np.abs(widened(narrowed(A, name)) - A)
+    error = np.abs(from_wire(to_wire(A, name)) - A)
     most = UNITS[name] * np.abs(A)
     assert (error <= most * (1 + 2.0**-15)).all()  # bfloat16 is rounded twice
     assert (error > most / 2).any() or name == "float64"
@@ -28,12 +21,12 @@ def test_rounding_is_to_nearest(name):
 @pytest.mark.parametrize("at", [(0, 0), (16, 3), (32, 6)])
 def test_one_that_is_no_number_is_found_wherever_it_is(name, wrong, at):
     A = np.random.default_rng(0).standard_normal((33, 7))
-    assert finite(narrowed(A, name))
+    assert finite(to_wire(A, name))
     A[at] = wrong
-    assert not finite(narrowed(A, name))
-    assert not finite(narrowed(A, name).T)
+    assert not finite(to_wire(A, name))
+    assert not finite(to_wire(A, name).T)
     A[0, 1] = -wrong  # the sum of both infinities is no number either
-    assert not finite(narrowed(A, name))
+    assert not finite(to_wire(A, name))
 
 
 @pytest.mark.parametrize(
@@ -41,9 +34,9 @@ def test_one_that_is_no_number_is_found_wherever_it_is(name, wrong, at):
 )
 def test_numbers_whose_sum_is_too_large_are_finite_all_the_same(name, largest):
     A = np.full((40, 5), largest)
-    assert finite(narrowed(A, name))
+    assert finite(to_wire(A, name))
     A[1::2] *= -1
-    assert finite(narrowed(A, name))
+    assert finite(to_wire(A, name))
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (), (1,)])
@@ -55,7 +48,7 @@ def test_arrays_of_any_shape_are_looked_at(shape):
 def test_a_tie_of_rounding_goes_to_the_even_neighbour():
     halves = np.float32(1) + np.array([0.5, 1.5, 2.5]) * 2.0**-7  # between two of bfloat16
     expected = 1 + np.array([0.0, 2.0, 2.0]) * 2.0**-7
-    np.testing.assert_array_equal(widened(narrowed(halves, "bfloat16")), expected)
+    np.testing.assert_array_equal(from_wire(to_wire(halves, "bfloat16")), expected)
 
 
 def test_where_a_basis_stands_is_told_by_residuals_of_the_vectors_asked_for():
@@ -64,27 +57,27 @@ def test_where_a_basis_stands_is_told_by_residuals_of_the_vectors_asked_for():
     for n, size in enumerate((0.1, 0.2, 0.9)):
         B[n, 3 + n] = B[3 + n, n] = size
     X = np.eye(6, 3)
-    found = Narrow("float32", 2, 1e-6, eps).standing((X, B @ X), 0.0)
+    found = WireRounding("float32", 2, 1e-6, eps).standing((X, B @ X), 0.0)
     np.testing.assert_allclose(found.residual, 0.2 / 8)
     np.testing.assert_allclose(found.gap, (4 + 0.2 - 2) / 8)
-    alone = Narrow("float32", 3, 1e-6, eps).standing((X, B @ X), 0.0)
+    alone = WireRounding("float32", 3, 1e-6, eps).standing((X, B @ X), 0.0)
     np.testing.assert_allclose(alone.gap, (2 + 0.9) / 8)
-    noisy = Narrow("float32", 2, 1e-6, eps).standing((X, B @ X), 0.5)
+    noisy = WireRounding("float32", 2, 1e-6, eps).standing((X, B @ X), 0.5)
     assert noisy.residual == 0.5
-    still = Narrow("float32", 2, 1e-6, eps).standing((X, np.diag(np.diag(B)) @ X), 1e-12)
+    still = WireRounding("float32", 2, 1e-6, eps).standing((X, np.diag(np.diag(B)) @ X), 1e-12)
     assert still.residual == 8 * eps
-    assert Narrow("float32", 2, 1e-6, eps).standing(None, 0.0) is None
+    assert WireRounding("float32", 2, 1e-6, eps).standing(None, 0.0) is None
 
 
 def test_rounding_of_power_iteration_is_a_tenth_of_what_is_still_wrong():
-    narrow = Narrow("float32", 2, 1e-3, 1e-9)
+    narrow = WireRounding("float32", 2, 1e-3, 1e-9)
     assert narrow.tolerable(None) == 1.0
     assert narrow.tolerable(Standing(0.5, 0.2)) == 0.5 / SAFETY
     np.testing.assert_allclose(narrow.tolerable(Standing(1e-9, 0.2)), 2e-4 / SAFETY)
 
 
 def test_rounding_limits_a_residual_that_is_no_more_than_twice_as_large():
-    narrow = Narrow("float32", 2, 1e-3, 1e-9)
+    narrow = WireRounding("float32", 2, 1e-3, 1e-9)
     assert narrow.limits(Standing(0.2, 1.0), 0.1)
     assert not narrow.limits(Standing(0.21, 1.0), 0.1)
     assert not narrow.limits(Standing(0.0, 1.0), 0.0)
@@ -108,12 +101,12 @@ def test_rounding_limits_a_residual_that_is_no_more_than_twice_as_large():
 )
 def test_a_block_is_rounded_to_the_fewest_bytes_that_do_no_harm(residual, gap, tol, name):
     eps = 1e-12 if tol else 1e-11
-    found = Narrow("bfloat16", 2, tol, eps).for_block(Standing(residual, gap))
+    found = WireRounding("bfloat16", 2, tol, eps).for_block(Standing(residual, gap))
     assert found == name
-    at_most = Narrow("float32", 2, tol, eps).for_block(Standing(residual, gap))
+    at_most = WireRounding("float32", 2, tol, eps).for_block(Standing(residual, gap))
     assert at_most == ("float32" if name == "bfloat16" else name)
 
 
 def test_the_first_block_is_sent_in_full_where_digits_are_wanted():
-    assert Narrow("bfloat16", 2, 1e-8, 1e-16).for_block(None) == "float64"
-    assert Narrow("bfloat16", 2, 1e-8, 1e-6).for_block(None) == "float32"
+    assert WireRounding("bfloat16", 2, 1e-8, 1e-16).for_block(None) == "float64"
+    assert WireRounding("bfloat16", 2, 1e-8, 1e-6).for_block(None) == "float32"

@@ -5,13 +5,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from localpower.core.engine import Engine
 from localpower.core.linalg import random_basis
-from localpower.core.local_power import State, local_power
-from localpower.core.local_ritz import local_ritz
-from localpower.core.schedule import constant
-from localpower.core.tasks import LeadingFactor, LowRank, Product, Weighed
-from localpower.engines.wrappers import Metered, Tolerant
+from localpower.engines.base import Engine
+from localpower.engines.ledgered import Ledgered
+from localpower.engines.retrying import Retrying
+from localpower.methods.local_power import State, local_power
+from localpower.methods.local_ritz import local_ritz
+from localpower.methods.schedule import constant
+from localpower.worker.tasks import LeadingFactor, LowRank, MeasuredReply, Product
 
 D, R = 20_000, 15
 
@@ -34,12 +35,12 @@ class Simulated(Engine):
             else:
                 Y = np.roll(steps.basis, 1, axis=0) / (1 + number)
                 reply = Product(Y, steps.basis.copy() if steps.send_basis else None)
-            yield Weighed(reply, 0, 0, 0, 1, task.key, number)
+            yield MeasuredReply(reply, 0, 0, 0, 1, task.key, number)
 
 
 def peak(shards, method):
     """Bytes at most that one round takes."""
-    engine = Metered(Tolerant(Simulated(shards)))
+    engine = Ledgered(Retrying(Simulated(shards)))
     engine.rows, engine.columns = engine._engine._engine.rows, D
     engine._engine.rows, engine._engine.columns = engine.rows, D
     start = State(random_basis(D, R, np.random.default_rng(0)))

@@ -7,7 +7,7 @@ import pytest
 from helpers import same_bits, with_spectrum
 
 import localpower as lp
-from localpower.core.schedule import MOST_TIMES, can_be_compared, parse, settled
+from localpower.methods.schedule import MOST_TIMES, can_be_compared, parse, settled
 
 A = with_spectrum(200, 0.7 ** np.arange(12), seed=1)
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import localpower as lp
-from localpower.core import shard as shards
 from localpower.core.errors import DataError
-from localpower.core.shard import Shard, Stored, StoredCSR, stamp
-from localpower.core.tasks import PowerSteps, Weigh
 from localpower.data.npy import open_npy
 from localpower.data.source import open_source
+from localpower.worker import shard as shards
+from localpower.worker.shard import Shard, Stored, StoredCSR, stamp
+from localpower.worker.tasks import Measure, PowerSteps
 
 DENSE = np.random.default_rng(0).standard_normal((1000, 6))
 SPARSE = sparse.random_array((1000, 6), density=0.3, rng=np.random.default_rng(1), format="csr")
@@ -382,7 +382,7 @@ def test_a_task_gives_the_same_bits_however_long_its_rows_are_kept(wholes, form,
         for keep in ("run", "task", "block"):
             brought.place([replace(whole, keep=keep)] * 2)
             found.append(brought.sum(PowerSteps(Z, P)).product.tobytes())
-            read.append(brought.sum(Weigh(PowerSteps(Z, P))).read / whole.stored / 2)
+            read.append(brought.sum(Measure(PowerSteps(Z, P))).read / whole.stored / 2)
         brought.place([replace(whole, pieces=(wholes[form][0],))] * 2)
         found.append(brought.sum(PowerSteps(Z, P)).product.tobytes())
     assert len(set(found)) == 1

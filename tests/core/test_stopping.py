@@ -18,12 +18,12 @@ from localpower.api import (
     ROUNDS,
     STALL,
     ZERO,
+    CheckpointWriter,
     Choice,
-    Judge,
-    Keeper,
     Options,
     Outcome,
     Relay,
+    StoppingRule,
     _certainty,
     _check_used,
     _conclude,
@@ -34,13 +34,13 @@ from localpower.api import (
     _stalled,
     _start_of,
     _warm,
-    is_told,
+    returns_certified_basis,
 )
 from localpower.checkpoint import Checkpoint
 from localpower.core.certificate import ROUNDING, Certificate, Known
-from localpower.core.local_power import State
-from localpower.core.schedule import constant
 from localpower.engines.inline import Inline
+from localpower.methods.local_power import State
+from localpower.methods.schedule import constant
 from localpower.result import Record
 
 TOL, SURE = 1e-6, 1e-4
@@ -52,7 +52,7 @@ TIE = replace(FAR, angle=1.0, gap=TOL, residuals=np.array([0.0, TOL]))
 
 def judge(**other):
     options = {"max_rounds": 9, "max_bytes": 100.0, "max_seconds": 10.0} | other
-    return Judge(2, TOL, SURE, 1.0, EPS, **options)
+    return StoppingRule(2, TOL, SURE, 1.0, EPS, **options)
 
 
 def verdict(found, judge=judge(), state=STATE, history=(), spent=0.0, seconds=0.0):  # noqa: B008
@@ -400,7 +400,7 @@ def test_nothing_is_learnt_from_probes_where_only_a_proof_counts():
 
 def test_a_result_is_what_is_certified_near_the_answer_or_after_local_steps():
     def told(steps, angle, residual):
-        return is_told(Record(1, steps, 1, 1, 0.1, angle=angle, residual=residual))
+        return returns_certified_basis(Record(1, steps, 1, 1, 0.1, angle=angle, residual=residual))
 
     assert told(1, 1.0, 0.9 * NEAR)
     assert not told(1, 0.5, 1.1 * NEAR)
@@ -529,9 +529,9 @@ def test_another_method_follows_one_that_gives_up_and_not_one_that_is_done():
 
     def followed(*legs):
         relay = Relay([(str(n), states(n), 3) for n in legs])
-        engine = api.Metered(Inline())
-        args = None, Keeper(None, 1, {}), None, api.Progress.of(False)
-        found = api._follow(relay, engine, judge(), *args)
+        engine = api.Ledgered(Inline())
+        args = None, CheckpointWriter(None, 1, {}), None, api.Progress.of(False)
+        found = api._iterate_until(relay, engine, judge(), *args)
         return found.reason, [record.round for record in found.history], relay.method
 
     assert followed(0) == ("rounding", [1], "0")
@@ -563,14 +563,14 @@ def test_another_method_follows_one_that_gives_up_and_not_one_that_is_done():
     ],
 )
 def test_a_keeper_knows_which_reasons_more_rounds_would_not_change(tmp_path, reason, kept):
-    keeper = Keeper(tmp_path / "run", 2, {"seed": 1})
+    keeper = CheckpointWriter(tmp_path / "run", 2, {"seed": 1})
     assert keeper.found() is None
     keeper.keep(Checkpoint(STATE, (), (), reason))
     assert keeper.found().reason == (reason if kept else None)
 
 
 def test_a_keeper_writes_when_it_is_time_or_the_run_ends(tmp_path):
-    keeper = Keeper(tmp_path / "run", 2, {})
+    keeper = CheckpointWriter(tmp_path / "run", 2, {})
     due = [keeper.due(replace(STATE, round=n), ends=False) for n in (1, 2, 3, 4)]
     assert due == [False, True, False, True]
     assert keeper.due(replace(STATE, round=3), ends=True)

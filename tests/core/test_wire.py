@@ -16,13 +16,13 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import sparse
 
 import localpower  # noqa: F401  registers the engines' messages
-from localpower.core import wire
 from localpower.core.errors import DataError, WireError
-from localpower.core.moments import Moments
-from localpower.core.shard import Shard, Stored, StoredCSR, stamp
-from localpower.core.tasks import Done, Factor, PowerSteps, Rows
 from localpower.data.npy import open_npy
 from localpower.data.source import open_source
+from localpower.worker import wire
+from localpower.worker.moments import Moments
+from localpower.worker.shard import Shard, Stored, StoredCSR, stamp
+from localpower.worker.tasks import Done, Factor, PowerSteps, Rows
 
 ENOUGH = 1 << 20
 HEADER = wire.PREFIX.size

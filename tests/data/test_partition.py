@@ -12,9 +12,9 @@ from scipy import sparse
 
 import localpower as lp
 from localpower.core.errors import DataError
-from localpower.core.shard import Stored, is_stored
 from localpower.data.partition import by_label, contiguous, dirichlet, shuffled
 from localpower.data.source import open_source
+from localpower.worker.shard import Stored, is_stored
 
 KINDS = {"dense": np.asarray, "sparse": sparse.csr_array}
 

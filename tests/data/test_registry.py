@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from localpower.core.errors import DataError
-from localpower.data import registry
-from localpower.data.registry import (
+from localpower.data.source import open_source
+from localpower.paper import datasets as registry
+from localpower.paper.datasets import (
     DATA_SETS,
     cache_folder,
     download,
@@ -27,10 +28,9 @@ from localpower.data.registry import (
     sha256,
     verify,
 )
-from localpower.data.registry import (
+from localpower.paper.datasets import (
     data_set as look_up,
 )
-from localpower.data.source import open_source
 
 CONTENT = np.random.default_rng(0).bytes(300_001)
 CUT = 120_000
@@ -523,7 +523,7 @@ def test_a_redirection_on_the_web_is_followed(server, tmp_path):
 
 def test_the_network_is_not_even_imported_unless_asked_for():
     code = (
-        "import sys, localpower.data.registry as registry; registry.find('a9a')\n"
+        "import sys, localpower.paper.datasets as registry; registry.find('a9a')\n"
         "print([m for m in ('urllib.request', 'http.client', 'ssl') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,11 +18,11 @@ from scipy import sparse
 
 import localpower as lp
 from localpower.core.errors import DataError
-from localpower.core.shard import Stored, StoredCSR, is_stored
 from localpower.data import source as sources
 from localpower.data.blocks import Block
 from localpower.data.source import open_source
-from localpower.data.spool import Room, _seal, keep
+from localpower.data.spool import RowStorage, _seal, keep
+from localpower.worker.shard import Stored, StoredCSR, is_stored
 
 X = np.random.default_rng(0).standard_normal((600, 7)) * (np.arange(7) % 3 > 0)
 KINDS = {"dense": np.asarray, "sparse": sparse.csr_array}
@@ -57,7 +57,7 @@ def rows(pieces):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_are_kept_in_memory_as_long_as_there_is_room(kind, dtype, scratch):
     for limit in (0, 100, 10_000, 20_000, 30_000, 1 << 20):
-        room = Room(limit)
+        room = RowStorage(limit)
         table = keep(blocks(kind, dtype=dtype), room, "x")
         stored = [is_stored(piece) for piece in table.pieces]
         assert stored in ([True], [False])  # small blocks are joined
@@ -75,7 +75,7 @@ def test_rows_are_kept_in_memory_as_long_as_there_is_room(kind, dtype, scratch):
     limit=st.integers(0, 50_000),
 )
 def test_the_same_rows_are_kept_wherever_they_go(ends, kind, limit):
-    room = Room(limit)
+    room = RowStorage(limit)
     table = keep(blocks(kind, ends), room, "x")
     np.testing.assert_array_equal(rows(table.pieces), X)
     room.close()
@@ -83,7 +83,7 @@ def test_the_same_rows_are_kept_wherever_they_go(ends, kind, limit):
 
 def test_the_room_is_shared_by_tables():
     size = X.nbytes
-    room = Room(2 * size + 100)
+    room = RowStorage(2 * size + 100)
     first, second, third = (keep(blocks("dense"), room, "x") for _ in range(3))
     assert [is_stored(table.pieces[0]) for table in (first, second, third)] == [False, False, True]
     assert room.left == 100
@@ -91,7 +91,7 @@ def test_the_room_is_shared_by_tables():
 
 
 def test_a_sparse_table_in_files_is_a_stored_csr_matrix():
-    room = Room(0)
+    room = RowStorage(0)
     [piece] = keep(blocks("sparse"), room, "x").pieces
     assert isinstance(piece, StoredCSR)
     assert piece.nnz == np.count_nonzero(X)
@@ -101,7 +101,7 @@ def test_a_sparse_table_in_files_is_a_stored_csr_matrix():
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
 def test_blocks_that_do_not_go_together_are_refused(limit):
-    room = Room(limit)
+    room = RowStorage(limit)
     with pytest.raises(DataError, match="x: has dense and sparse blocks"):
         keep([*blocks("dense"), *blocks("sparse")], room, "x")
     for kind, wrap in KINDS.items():
@@ -114,7 +114,7 @@ def test_blocks_that_do_not_go_together_are_refused(limit):
 @pytest.mark.parametrize("limit", [0, 20_000, 1 << 20])
 @pytest.mark.parametrize("types", [(np.float32, float), (float, np.float32), (float, "f4", float)])
 def test_blocks_of_several_types_keep_their_numbers(kind, limit, types):
-    room = Room(limit)
+    room = RowStorage(limit)
     given = [block for dtype in types for block in blocks(kind, dtype=dtype)]
     table = keep(given, room, "x")
     expected = np.concatenate([X.astype(dtype).astype(float) for dtype in types])
@@ -129,7 +129,7 @@ def test_a_reader_that_fails_leaves_no_open_file(limit):
         yield from blocks("sparse")
         raise DataError("bad line")
 
-    room = Room(limit)
+    room = RowStorage(limit)
     with pytest.raises(DataError, match="bad line"):
         keep(failing(), room, "x")
     room.close()
@@ -138,7 +138,7 @@ def test_a_reader_that_fails_leaves_no_open_file(limit):
 
 def test_a_full_disk_is_an_error_before_it_is_full(monkeypatch):
     monkeypatch.setattr("localpower.data.spool.SPARE_DISK", 1 << 60)
-    room = Room(0)
+    room = RowStorage(0)
     with pytest.raises(DataError, match=r"too little for .*free some, set TMPDIR or cache="):
         keep(blocks("dense"), room, "x")
     room.close()

@@ -23,8 +23,8 @@ from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
 import localpower as lp
-from localpower.core import tasks
 from localpower.engines.mpi import Mpi
+from localpower.worker import tasks
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -349,7 +349,7 @@ def own_communicator():
     assert COMM.allreduce(1) == SIZE
 
 
-def alone():
+def exclusive():
     """Without mpiexec there is one rank, which is enough."""
     for method in METHODS:
         with lp.connect("mpi") as engine:

@@ -8,9 +8,9 @@ import pytest
 from helpers import same_bits
 
 import localpower as lp
-from localpower.core.shard import Shard
-from localpower.core.tasks import PowerSteps
 from localpower.engines.arena import LARGE, SMALL, Arena
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import PowerSteps
 
 nameless = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="this system has no files without a name"

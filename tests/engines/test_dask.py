@@ -19,9 +19,9 @@ from helpers import same_bits, with_spectrum
 
 import localpower as lp
 from localpower.core.errors import EngineError
-from localpower.core.tasks import PowerSteps, Prepare
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
+from localpower.worker.tasks import PowerSteps, Prepare
 
 pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
 

@@ -14,9 +14,9 @@ import pytest
 from helpers import same_bits
 
 import localpower as lp
-from localpower.core.shard import Shard
-from localpower.core.tasks import TopVectors
 from localpower.engines.processes import COMMAND
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import TopVectors
 
 A = np.random.default_rng(0).standard_normal((4000, 60))
 
@@ -158,8 +158,8 @@ def test_an_engine_that_is_forgotten_ends_its_processes():
 SCRIPT = """
 import numpy as np, psutil, sys
 import localpower as lp
-from localpower.core.shard import Shard
-from localpower.core.tasks import TopVectors
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import TopVectors
 from localpower.engines.processes import COMMAND
 def callback(record, state):
     if record.round == 3:

@@ -22,9 +22,9 @@ import scipy.sparse as sp
 from helpers import same_bits, with_spectrum
 
 import localpower as lp
-from localpower.core.tasks import Describe, Done, PowerSteps, Prepare, Task
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source, opened
+from localpower.worker.tasks import Describe, Done, PowerSteps, Prepare, Task
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 

@@ -17,10 +17,10 @@ import scipy.sparse as sp
 from helpers import same_bits, started, with_spectrum
 
 import localpower as lp
-from localpower.core.shard import Shard
-from localpower.core.tasks import Describe, Done, PowerSteps, Prepare, Task
 from localpower.data.partition import contiguous
 from localpower.data.source import held, open_source, opened
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import Describe, Done, PowerSteps, Prepare, Task
 
 pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from localpower.core.errors import MissingExtra
-from localpower.experiments import theory
-from localpower.experiments.figures import draw
-from localpower.experiments.results import Results
-from localpower.experiments.runner import TRIALS, Item, items
+from localpower.paper import theory
+from localpower.paper.figures import draw
+from localpower.paper.results import Results
+from localpower.paper.runner import TRIALS, Item, items
 
 pytest.importorskip("matplotlib")
 

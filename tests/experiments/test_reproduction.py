@@ -10,21 +10,20 @@ from helpers import projector_gap, with_spectrum
 
 import localpower as lp
 from localpower.core.linalg import random_basis
-from localpower.core.local_power import State, local_power
-from localpower.core.schedule import constant, parse
-from localpower.core.shard import Shard
-from localpower.data import registry
 from localpower.data.partition import Partition
-from localpower.diagnostics import bounds
 from localpower.diagnostics.heterogeneity import coherence, kappa, rho
 from localpower.engines.inline import Inline
-from localpower.experiments import runner, theory
-from localpower.experiments.claims import judge, theorem_2
-from localpower.experiments.grams import GramEngine, Grams, in_step
-from localpower.experiments.problems import MODES, load
-from localpower.experiments.reproduce import reproduce
-from localpower.experiments.results import Results, paper_table
-from localpower.experiments.trials import ALIGNMENTS, Trial, run_group
+from localpower.methods.local_power import State, local_power
+from localpower.methods.schedule import constant, parse
+from localpower.paper import bounds, runner, theory
+from localpower.paper import datasets as registry
+from localpower.paper.claims import judge, theorem_2
+from localpower.paper.grams import GramEngine, Grams, in_step
+from localpower.paper.problems import MODES, load
+from localpower.paper.reproduce import reproduce
+from localpower.paper.results import Results, paper_table
+from localpower.paper.trials import ALIGNMENTS, Trial, run_group
+from localpower.worker.shard import Shard
 
 X = with_spectrum(400, 0.8 ** np.arange(9), seed=4)[np.random.default_rng(1).permutation(400)]
 CUT = np.array_split(np.arange(400), 7)
@@ -207,7 +206,9 @@ def test_the_command_writes_the_page_and_finds_everything_done_again(data_dir, t
 
 
 def test_a_missing_plot_library_is_said_before_the_work(tmp_path):
-    code = "import sys; sys.modules['matplotlib'] = None; from localpower.cli import main; "
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; from localpower.cli import main; "
+    )
     code += f"sys.exit(main(['reproduce', '-o', {str(tmp_path / 'out')!r}]))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 1

@@ -12,11 +12,11 @@ import pytest
 from helpers import same_bits, started, with_spectrum
 
 import localpower as lp
-from localpower.core.engine import Engine
 from localpower.core.errors import WireError
 from localpower.core.linalg import combined
-from localpower.core.tasks import Eigenvectors, PowerSteps, TopVectors, Triangle
-from localpower.engines.wrappers import sound
+from localpower.engines.base import Engine
+from localpower.engines.retrying import sound
+from localpower.worker.tasks import Eigenvectors, PowerSteps, TopVectors, Triangle
 
 A = with_spectrum(400, 0.9 ** np.arange(30), seed=3)
 SHARDS, K = 5, 3

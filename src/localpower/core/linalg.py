@@ -142,7 +142,7 @@ def _leave_rest(Q: Array, Y: Array, Z: Array, share: Array) -> None:
         Q[:, rest] = orth(Z @ np.linalg.svd(span.T @ Z)[2][rank:].T)
 
 
-def widen(Z: Array, width: int) -> Array:
+def pad_basis(Z: Array, width: int) -> Array:
     """Orthonormal basis of `width` columns that starts with the span of `Z`."""
     missing = np.zeros((Z.shape[0], max(0, width - Z.shape[1])), dtype=Z.dtype)
     return orth(np.hstack([Z, missing]))[:, :width]

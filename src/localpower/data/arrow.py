@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from localpower.core.errors import DataError, MissingExtra
-from localpower.core.kernels import interleave
 from localpower.data.blocks import BLOCK_BYTES, Block, Options, choose
+from localpower.worker.kernels import interleave
 
 BATCH_BYTES = 1 << 27  # decoded at once: fewer and larger are faster
 LABEL_BYTES = 1 << 28

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
-from localpower.core.kernels import fields
 from localpower.data.blocks import Block, Options, choose, refuse_twins
 from localpower.data.text import Chunk, arrow, count_lines, parse_in_order, read_chunks, show
+from localpower.worker.kernels import fields
 
 DELIMITERS = ",\t;| "  # a blank stands for any run of blanks and tabs
 SAMPLE, SAMPLE_SIZE = 50, 1 << 16  # lines and characters from which the layout is told

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
-from localpower.core.shard import beside, check_compressed, once
 from localpower.data.arrow import (
     arrow_blocks,
     block_rows,
@@ -23,6 +22,7 @@ from localpower.data.arrow import (
     text_labels,
 )
 from localpower.data.blocks import BLOCK_BYTES, Block, Options, choose, refuse_twins
+from localpower.worker.shard import check_compressed, join_columns, once
 
 KINDS = {
     ("pandas", "DataFrame"): "pandas",
@@ -349,7 +349,7 @@ def _dask_rows(array: Any, columns: Columns, where: str) -> Iterator[Block]:
     yielded = False
     for i in range(array.numblocks[0]):
         row = [array.blocks[i, j] for j in range(array.numblocks[1])]
-        chunk = beside(sys.modules["dask"].compute(*row))
+        chunk = join_columns(sys.modules["dask"].compute(*row))
         if chunk.ndim != 2 or chunk.shape[1] != columns.count:
             raise DataError(
                 f"{where}: chunks in row {i} have shape {chunk.shape} together, not "

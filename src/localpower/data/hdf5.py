@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, MissingExtra
-from localpower.core.shard import check_compressed
 from localpower.data.arrow import block_rows, refusing_damage
 from localpower.data.blocks import BLOCK_BYTES, Block, Options
 from localpower.data.frames import Columns, columns_of, matrix_blocks
+from localpower.worker.shard import check_compressed
 
 CHUNK_BYTES = 1 << 30  # a chunk is decompressed whole
 CHUNK_ROW_BYTES = 1 << 33

@@ -19,9 +19,9 @@ from typing import IO, Any
 import numpy as np
 
 from localpower.core.errors import DataError
-from localpower.core.shard import Stored, StoredCSR, check_compressed, stamp
 from localpower.data.blocks import Options
-from localpower.data.spool import Room
+from localpower.data.spool import RowStorage
+from localpower.worker.shard import Stored, StoredCSR, check_compressed, stamp
 
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
@@ -108,7 +108,7 @@ def stored_memmap(array: np.memmap[Any, Any]) -> Stored | None:
     return Stored(path, offset, array.dtype, array.shape, stamp(path), height)
 
 
-def open_npz(path: Path, options: Options, room: Room) -> Stored | StoredCSR | Any:
+def open_npz(path: Path, options: Options, room: RowStorage) -> Stored | StoredCSR | Any:
     """Describe the dense matrix or the scipy sparse matrix in a ``.npz`` file.
 
     What is compressed is unpacked into a file of the room first. Sparse matrices that are not CSR
@@ -138,7 +138,7 @@ def open_npz(path: Path, options: Options, room: Room) -> Stored | StoredCSR | A
         ) from error
 
 
-def _open_sparse(archive: zipfile.ZipFile, path: Path, room: Room) -> Any:
+def _open_sparse(archive: zipfile.ZipFile, path: Path, room: RowStorage) -> Any:
     name = str(_small(archive, path, "format", "SU").astype("U"))
     shape = tuple(int(length) for length in _small(archive, path, "shape", "iu").reshape(-1))
     if name != "csr":
@@ -162,7 +162,7 @@ def _open_sparse(archive: zipfile.ZipFile, path: Path, room: Room) -> Any:
     return StoredCSR(data, indices, indptr, shape[1], 0, last)
 
 
-def _convert(archive: zipfile.ZipFile, path: Path, room: Room, shape: tuple[int, ...]) -> Any:
+def _convert(archive: zipfile.ZipFile, path: Path, room: RowStorage, shape: tuple[int, ...]) -> Any:
     """Load a sparse matrix of another format, which cannot be cut by rows as it stands."""
     from scipy.sparse import load_npz
 
@@ -189,7 +189,7 @@ def _small(archive: zipfile.ZipFile, path: Path, key: str, kinds: str) -> Any:
     return np.lib.format.read_array(content, allow_pickle=False)
 
 
-def _member(archive: zipfile.ZipFile, path: Path, key: str, room: Room) -> Stored:
+def _member(archive: zipfile.ZipFile, path: Path, key: str, room: RowStorage) -> Stored:
     """Describe an array of the archive where it stands, or where it was unpacked to."""
     info = archive.getinfo(f"{key}.npy" if f"{key}.npy" in archive.namelist() else key)
     name = f"{path}[{key}]"

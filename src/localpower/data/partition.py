@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
-from localpower.core.kernels import BLOCK_BYTES
-from localpower.core.shard import Shard, cut, is_stored
 from localpower.data.blocks import Block
 from localpower.data.source import ROWS_SHARE, Source
-from localpower.data.spool import Room, Spool, size_of
+from localpower.data.spool import RowStorage, Spool, size_of
+from localpower.worker.kernels import BLOCK_BYTES
+from localpower.worker.shard import Shard, cut, is_stored
 
 Numbers = NDArray[np.intp]
 STRETCHES = 64  # per shard, that rows in files are shuffled by
@@ -31,7 +31,7 @@ class Partition:
 
     shards: tuple[Shard, ...]
     order: Numbers | None = None
-    room: Room | None = None
+    room: RowStorage | None = None
 
     def original_row(self, number: int) -> int:
         """Return the number, in the data as given, of a row counted in shard order."""

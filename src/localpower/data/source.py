@@ -16,9 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
-from localpower.core.shard import (
-    Held,
-    Opened,
+from localpower.data.arrow import read_arrow, read_parquet
+from localpower.data.blocks import Block, Options, choose
+from localpower.data.csv import read_csv
+from localpower.data.foreign import FILES, refuse_file, refuse_object, unknown
+from localpower.data.frames import frame_blocks, is_frame, label_hint
+from localpower.data.hdf5 import open_hdf5
+from localpower.data.memory import budget
+from localpower.data.npy import MAGIC, open_npy, open_npz, stored_memmap
+from localpower.data.spool import RowStorage, Table, cached, keep
+from localpower.data.svmlight import read_svmlight
+from localpower.data.text import read_chunks
+from localpower.data.zarr import read_zarr
+from localpower.worker.shard import (
+    EngineBlock,
+    LoadedBlock,
     Shard,
     Stored,
     StoredCSR,
@@ -29,18 +41,6 @@ from localpower.core.shard import (
     stamp,
     unmasked,
 )
-from localpower.data.arrow import read_arrow, read_parquet
-from localpower.data.blocks import Block, Options, choose
-from localpower.data.csv import read_csv
-from localpower.data.foreign import FILES, refuse_file, refuse_object, unknown
-from localpower.data.frames import frame_blocks, is_frame, label_hint
-from localpower.data.hdf5 import open_hdf5
-from localpower.data.memory import budget
-from localpower.data.npy import MAGIC, open_npy, open_npz, stored_memmap
-from localpower.data.spool import Room, Table, cached, keep
-from localpower.data.svmlight import read_svmlight
-from localpower.data.text import read_chunks
-from localpower.data.zarr import read_zarr
 
 ROWS_SHARE = 0.75  # of the budget; the rest is for blocks and the d×r work
 PACKED = {".gz", ".bz2", ".xz"}
@@ -96,7 +96,7 @@ class Source:
     separate: bool
     dtype: np.dtype[Any]
     memory: int
-    room: Room
+    room: RowStorage
 
     @property
     def pieces(self) -> tuple[Any, ...]:
@@ -235,7 +235,7 @@ def open_source(
         return data if like is None else _like(data, like)
     told, options = options is not None, replace(options or Options(), like=like)
     size = budget(memory)
-    room = Room(int(ROWS_SHARE * size), cache)
+    room = RowStorage(int(ROWS_SHARE * size), cache)
     try:
         named, separate = _named(data, shards)
         found = [(name, _table(part, name, options, room)) for name, part in named]
@@ -278,7 +278,7 @@ def _like(source: Source, names: Sequence[str]) -> Source:
     ]
     if all(order in (None, [*range(source.columns)]) for order in orders):
         return source
-    room = Room(source.room.left)
+    room = RowStorage(source.room.left)
     tables = []
     for name, table, order in zip(source.names, source.tables, orders, strict=True):
         if order is not None:
@@ -295,14 +295,14 @@ def _like(source: Source, names: Sequence[str]) -> Source:
     return replace(source, tables=tuple(tables), room=room)
 
 
-def opened(block: Any) -> Opened:
+def load_block(block: Any) -> LoadedBlock:
     """Rows of one block, as pieces of a shard; it may be without rows."""
     with _in_place():
-        table = _table(block, "a block", Options(), Room(1 << 62))
-    return Opened(table.pieces, table.names)
+        table = _table(block, "a block", Options(), RowStorage(1 << 62))
+    return LoadedBlock(table.pieces, table.names)
 
 
-def held(parts: Sequence[Held], name: str, memory: int | str | None) -> Source:
+def held(parts: Sequence[EngineBlock], name: str, memory: int | str | None) -> Source:
     """Rows that an engine holds, one shard for each part."""
     widths = {part.shape[1] for part in parts}
     if len(widths) != 1 or 0 in widths or not sum(part.shape[0] for part in parts):
@@ -316,7 +316,7 @@ def held(parts: Sequence[Held], name: str, memory: int | str | None) -> Source:
     with _in_place():
         _check_widths(names, tables)
     size = budget(memory)
-    return Source(tables, names, True, _work_type(list(tables), Options()), size, Room(size))
+    return Source(tables, names, True, _work_type(list(tables), Options()), size, RowStorage(size))
 
 
 @contextmanager
@@ -487,7 +487,7 @@ def _is_zarr(path: Path) -> bool:
     return any((path / name).exists() for name in ("zarr.json", ".zarray", ".zgroup"))
 
 
-def _table(data: Any, name: str, options: Options, room: Room) -> Table:
+def _table(data: Any, name: str, options: Options, room: RowStorage) -> Table:
     """Take one file or object in."""
     refuse_object(data, name)
     if options.missing is not None and not (is_path(data) and _format(Path(data)) == "csv"):
@@ -513,7 +513,7 @@ def _stream(blocks: Iterable[Any], name: str, options: Options) -> Iterator[Bloc
             yield from frame_blocks(block, options) or ()
             continue
         refuse_object(block, part)
-        rows = _matrix(block, part, Room(0))
+        rows = _matrix(block, part, RowStorage(0))
         if is_stored(rows):
             rows = rows.read()
         narrow = rows.dtype.kind == "f" and rows.dtype.itemsize < 8
@@ -530,7 +530,7 @@ def _dense(column: Any) -> NDArray[Any]:
     return np.asarray(column if isinstance(column, np.ndarray) else column.toarray()).reshape(-1)
 
 
-def _file(path: Path, options: Options, room: Room) -> Table:
+def _file(path: Path, options: Options, room: RowStorage) -> Table:
     kind = _format(path)
     if kind in STREAMED:
         table = cached(path, options, STREAMED[kind](path, options), room, kind == "svmlight")
@@ -551,7 +551,7 @@ def _file(path: Path, options: Options, room: Room) -> Table:
     return _chosen(_matrix(piece, str(path), room), str(path), options, room)
 
 
-def _chosen(piece: Any, name: str, options: Options, room: Room) -> Table:
+def _chosen(piece: Any, name: str, options: Options, room: RowStorage) -> Table:
     """Leave out the columns that are not wanted."""
     if options.columns is None and options.drop is None and options.label is None:
         return Table((piece,), piece.shape[1])
@@ -561,7 +561,7 @@ def _chosen(piece: Any, name: str, options: Options, room: Room) -> Table:
     return keep(_stream(shard.blocks(), name, options), room, name)
 
 
-def _matrix(data: Any, name: str, room: Room) -> Any:
+def _matrix(data: Any, name: str, room: RowStorage) -> Any:
     """Bring one matrix into a form that kernels work on: dense, canonical CSR, or in a file."""
     if isinstance(data, Stored | StoredCSR):
         _check(data.shape, data.dtype, name)

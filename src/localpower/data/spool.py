@@ -25,17 +25,17 @@ from numpy.typing import NDArray
 from localpower.core.checksum import file_checksum
 from localpower.core.errors import DataError, warn
 from localpower.core.files import abandoned, lock, locked, part_of, unfinished
-from localpower.core.shard import Stored, StoredCSR, stamp
 from localpower.data.blocks import BLOCK_BYTES, Block, Options
 from localpower.data.text import join_labels
 from localpower.version import __version__
+from localpower.worker.shard import Stored, StoredCSR, stamp
 
 FORMAT = 2
 DESCRIPTION = "table.json"
 SPARE_DISK = 1 << 28  # left free on a disk that is written to
 
 
-class Room:
+class RowStorage:
     """Where rows go that are not in a file of raw numbers already.
 
     `limit` bytes of them stay in memory; `cache` is a folder of the user's, or None.
@@ -47,11 +47,11 @@ class Room:
         self.cache = None if cache is None else Path(cache)
         self._folder: Path | None = None
         self._files = 0
-        self._inner: weakref.WeakSet[Room] = weakref.WeakSet()
+        self._inner: weakref.WeakSet[RowStorage] = weakref.WeakSet()
 
-    def files_within(self) -> Room:
+    def files_within(self) -> RowStorage:
         """Return a room for files only, which is closed with this one or when it is garbage."""
-        inner = Room(0)
+        inner = RowStorage(0)
         self._inner.add(inner)
         return inner
 
@@ -96,12 +96,14 @@ class Table:
         return replace(self, pieces=pieces, columns=columns, lowest=None)
 
 
-def keep(blocks: Iterable[Block], room: Room, name: str, raw_indices: bool = False) -> Table:
+def keep(blocks: Iterable[Block], room: RowStorage, name: str, raw_indices: bool = False) -> Table:
     """Take all blocks in and return them as a table; temporary files where memory is full."""
     return Spool(room, raw=raw_indices).filled(blocks, name).table()
 
 
-def cached(path: Path, options: Options, blocks: Iterable[Block], room: Room, raw: bool) -> Table:
+def cached(
+    path: Path, options: Options, blocks: Iterable[Block], room: RowStorage, raw: bool
+) -> Table:
     """Like `keep`, but in the user's cache; or what is there from an earlier time."""
     if room.cache is None:
         return keep(blocks, room, str(path), raw)
@@ -114,7 +116,7 @@ def cached(path: Path, options: Options, blocks: Iterable[Block], room: Room, ra
         warn(f"{folder}: a cache that cannot be used ({found}); it is made anew", RuntimeWarning)
     room.cache.mkdir(parents=True, exist_ok=True)
     with _unfinished_folder(folder) as part:
-        table = Spool(Room(0), part, raw).filled(blocks, str(path)).table()
+        table = Spool(RowStorage(0), part, raw).filled(blocks, str(path)).table()
         if not table.pieces:
             return table
         _write_description(part, table)
@@ -178,7 +180,7 @@ class Spool:
     text: their least and largest are known at the end only.
     """
 
-    def __init__(self, room: Room, folder: Path | None = None, raw: bool = False) -> None:
+    def __init__(self, room: RowStorage, folder: Path | None = None, raw: bool = False) -> None:
         self.room, self.folder, self.raw = room, folder, raw
         self.held: list[Any] = []
         self.loose = 0  # how many of the last ones held are small

@@ -10,9 +10,9 @@ import numpy as np
 from localpower.core.alignment import procrustes
 from localpower.core.errors import DataError
 from localpower.core.linalg import EIGH_COLUMNS, Array, fold, lanczos
-from localpower.core.local_matrix import GRAM_COLUMNS, LocalMatrix
-from localpower.core.moments import moments
-from localpower.core.shard import Shard
+from localpower.worker.local_matrix import GRAM_COLUMNS, LocalMatrix
+from localpower.worker.moments import moments
+from localpower.worker.shard import Shard
 
 
 def eta(shards: Sequence[Any]) -> float:

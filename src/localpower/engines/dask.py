@@ -39,7 +39,6 @@ from distributed import Client, Future, KilledWorker, Nanny, Scheduler
 from distributed.core import Status
 from distributed.system import MEMORY_LIMIT
 
-from localpower.core.engine import Engine
 from localpower.core.errors import (
     DataError,
     EngineError,
@@ -50,20 +49,21 @@ from localpower.core.errors import (
 )
 from localpower.core.ledger import regular
 from localpower.core.linalg import FAN_IN, combined
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import (
-    Held,
-    OpenBlock,
-    Opened,
-    Piece,
-    Shard,
-    beside,
-    is_stored,
-    named_once,
-)
-from localpower.core.tasks import Task
+from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.threads import cores
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import (
+    EngineBlock,
+    LoadedBlock,
+    OpenBlock,
+    Piece,
+    Shard,
+    is_stored,
+    join_columns,
+    share_names,
+)
+from localpower.worker.tasks import Task
 
 R = TypeVar("R")
 HOST = "127.0.0.1"
@@ -84,7 +84,7 @@ _blockwise: Any = blockwise
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """What goes to shards: a task, and for rows that are not kept the last one that `lasts`."""
+    """What goes to shards: a task, and for rows that are not kept the last one that `persists`."""
 
     task: Task[Any]
     lasting: Task[Any] | None
@@ -99,7 +99,7 @@ class Block:
     rows: Future[Any] | None = None
 
 
-class Passing(LocalMatrix):
+class UncachedMatrix(LocalMatrix):
     """A matrix that lives for one task, too short for a Gram matrix to pay."""
 
     def _gram_pays(self, products: int, width: int) -> bool:
@@ -109,7 +109,7 @@ class Passing(LocalMatrix):
         return False
 
 
-class Absent(Passing):
+class RowlessMatrix(UncachedMatrix):
     """A matrix whose rows are not at hand, for tasks that do not look at them."""
 
     class TouchedError(Exception):
@@ -117,10 +117,10 @@ class Absent(Passing):
 
     @property
     def shard(self) -> Shard:
-        raise Absent.TouchedError
+        raise RowlessMatrix.TouchedError
 
 
-def _hold(rows: Opened, shard: Shard) -> State:
+def _hold(rows: LoadedBlock, shard: Shard) -> State:
     """Take rows in, aligned once: those that come over the network are not, nor may others be."""
     return LocalMatrix(replace(shard, pieces=regular(rows.pieces))), None
 
@@ -143,8 +143,8 @@ def _same(reply: Any) -> Any:
     return reply
 
 
-def _pass(rows: Opened, message: Message, shard: Shard) -> Any:
-    matrix = Passing(replace(shard, pieces=rows.pieces))
+def _pass(rows: LoadedBlock, message: Message, shard: Shard) -> Any:
+    matrix = UncachedMatrix(replace(shard, pieces=rows.pieces))
     if message.lasting is not None:
         regular(message.lasting)(matrix)
     return _run((matrix, None), message)
@@ -161,12 +161,12 @@ def _one_thread() -> AbstractContextManager[None]:
     return nullcontext() if started_so else one_blas_thread()
 
 
-def _opened(parts: list[Any], open_block: OpenBlock) -> Opened:
+def _opened(parts: list[Any], open_block: OpenBlock) -> LoadedBlock:
     """Open a block, whose columns may be in several parts."""
-    return open_block(parts[0] if len(parts) == 1 else beside(parts))
+    return open_block(parts[0] if len(parts) == 1 else join_columns(parts))
 
 
-def _checked(rows: Opened, declared: tuple[int, int]) -> Opened:
+def _checked(rows: LoadedBlock, declared: tuple[int, int]) -> LoadedBlock:
     shape = sum(piece.shape[0] for piece in rows.pieces), rows.pieces[0].shape[1]
     if shape != declared:
         raise DataError(
@@ -176,11 +176,11 @@ def _checked(rows: Opened, declared: tuple[int, int]) -> Opened:
     return rows
 
 
-def _measure(rows: Opened) -> tuple[Held, int]:
+def _measure(rows: LoadedBlock) -> tuple[EngineBlock, int]:
     """Tell what a block is, and how many bytes it takes."""
     kind = _work_type(*(piece.dtype for piece in rows.pieces))
     shard = Shard(rows.pieces, rows.pieces[0].shape[1], kind)
-    held = Held(None, (shard.rows, shard.columns), kind, shard.entries, names=rows.names)
+    held = EngineBlock(None, (shard.rows, shard.columns), kind, shard.entries, names=rows.names)
     return held, _size(shard)
 
 
@@ -189,7 +189,7 @@ def _work_type(*kinds: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if narrow else np.float64)
 
 
-def _size(rows: Shard | Opened) -> int:
+def _size(rows: Shard | LoadedBlock) -> int:
     """Bytes of the rows, so that Dask knows what it takes to move them, or to keep them."""
     parts = [
         part
@@ -204,7 +204,7 @@ def _is_csr(piece: Piece) -> bool:
 
 
 _sizeof.register(LocalMatrix, lambda matrix: _size(matrix._shard))
-_sizeof.register(Opened, _size)
+_sizeof.register(LoadedBlock, _size)
 
 
 class Starter(Nanny):
@@ -291,16 +291,16 @@ class Dask(Engine):
         of_dask = type(data).__module__.partition(".")[0] in ("dask", "dask_expr")
         return of_dask and is_dask_collection(data) and getattr(data, "ndim", 0) == 2
 
-    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[EngineBlock]:
         self._release()
         recipes, known = _recipes(data, open_block)
         blocks = [Block(recipe) for recipe in recipes]
-        with _told():
-            return list(named_once(self._kept_or_not(blocks, known or self._measured(blocks))))
+        with _translated_errors():
+            return list(share_names(self._kept_or_not(blocks, known or self._measured(blocks))))
 
     def _kept_or_not(
-        self, blocks: Sequence[Block], facts: Iterable[tuple[Held, int]]
-    ) -> Iterator[Held]:
+        self, blocks: Sequence[Block], facts: Iterable[tuple[EngineBlock, int]]
+    ) -> Iterator[EngineBlock]:
         """Keep as many blocks as there is room for."""
         room = self._room()
         for block, (held, size) in zip(blocks, facts, strict=True):
@@ -313,16 +313,18 @@ class Dask(Engine):
         self._release()
         super().place(shards)
         self._shards = list(shards)
-        with _told():
+        with _translated_errors():
             try:
-                self._seat(range(len(shards)))
+                self._place_on(range(len(shards)))
             except WorkerLate:
                 if self._address is None:
-                    self._end(self._deaf())  # whoever tries again finds others in their place
+                    self._end(
+                        self._unresponsive()
+                    )  # whoever tries again finds others in their place
                 raise
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
-        with _told():
+        with _translated_errors():
             replies, step = self._ask(task, self.numbers(order)), max(self.size, FAN_IN)
             while replies:
                 batch, replies = replies[:step], replies[step:]
@@ -331,7 +333,7 @@ class Dask(Engine):
     def sum(self, task: Task[R]) -> R:
         if len(self.rows) <= FAN_IN:
             return super().sum(task)
-        with _told():
+        with _translated_errors():
             level = self._ask(task, self.numbers())
             while len(level) > FAN_IN:
                 groups = [level[i : i + FAN_IN] for i in range(0, len(level), FAN_IN)]
@@ -342,18 +344,18 @@ class Dask(Engine):
     def heal(self, numbers: Sequence[int]) -> None:
         if not set(numbers) <= set(range(len(self._shards))):
             raise EngineError("this engine does not know these shards: place them first")
-        with _told():
+        with _translated_errors():
             self._await_workers()
-            lost = {n for n in numbers if self._kept(n)} - self._well(numbers)
+            lost = {n for n in numbers if self._kept(n)} - self._responsive(numbers)
             there = {n: future for n, future in self._states.items() if not _ended(future)}
             held = self.client.who_has([*there.values()]) if there else {}
             homes = {n: set(held.get(future.key, ())) for n, future in there.items()}
-            silent = self._deaf() if lost else set[str]()
+            silent = self._unresponsive() if lost else set[str]()
             silent = silent.union(*(homes[n] for n in lost & homes.keys()))
             if silent and self._address is None:
                 lost |= {n for n, home in homes.items() if home & silent}
                 self._end(silent)
-            self._seat(sorted(lost), silent)
+            self._place_on(sorted(lost), silent)
 
     def close(self) -> None:
         self._release()
@@ -470,7 +472,7 @@ class Dask(Engine):
             return len(there) < (self._wanted if self._address is None else 1)
         return True
 
-    def _deaf(self) -> set[str]:
+    def _unresponsive(self) -> set[str]:
         """Workers that do not even answer."""
         workers = set(self._workers())
 
@@ -523,7 +525,7 @@ class Dask(Engine):
         limits = [worker["memory_limit"] or math.inf for worker in self._workers().values()]
         return SHARE * float(sum(limits))
 
-    def _measured(self, blocks: Sequence[Block]) -> Iterator[tuple[Held, int]]:
+    def _measured(self, blocks: Sequence[Block]) -> Iterator[tuple[EngineBlock, int]]:
         """Make the blocks, and tell what they are."""
         for block, rows in zip(blocks, self._compute([b.recipe for b in blocks]), strict=True):
             block.rows = rows
@@ -538,13 +540,13 @@ class Dask(Engine):
     def _block(self, number: int) -> Block | None:
         """Return what a shard is made of, if that is Dask's own."""
         first = next(iter(self._shards[number].pieces), None)
-        return first.handle if isinstance(first, Held) else None
+        return first.handle if isinstance(first, EngineBlock) else None
 
     def _kept(self, number: int) -> bool:
         block = self._block(number)
         return block is None or block.kept
 
-    def _seat(self, numbers: Iterable[int], without: Collection[str] = ()) -> None:
+    def _place_on(self, numbers: Iterable[int], without: Collection[str] = ()) -> None:
         """Bring shards to workers, and repeat what lasts."""
         kept = [number for number in numbers if self._kept(number)]
         self._await_workers()
@@ -570,10 +572,10 @@ class Dask(Engine):
             rows[n], block.rows = block.rows or rows[n], None
         for n in numbers:
             if n not in blocks and all(map(is_stored, self._shards[n].pieces)):
-                rows[n] = Opened(self._shards[n].pieces)
+                rows[n] = LoadedBlock(self._shards[n].pieces)
         for i, home in enumerate(homes):
             mine = [n for n in numbers if n not in rows and n % len(homes) == i]
-            opened = [Opened(self._shards[n].pieces) for n in mine]
+            opened = [LoadedBlock(self._shards[n].pieces) for n in mine]
             send = partial(self.client.scatter, opened, workers=[home], hash=False)
             if mine:
                 sent = self._call(partial(send, asynchronous=True), home)
@@ -634,11 +636,13 @@ class Dask(Engine):
         tasks = {n: task.for_shard(n) for n in numbers}
         self._messages[0] = messages = self._send(tasks)
         replies = self._passed({n: tasks[n] for n in numbers if not self._kept(n)}, messages)
-        if task.lasts:
+        if task.persists:
             self._last(tasks, messages)
         states = {n: self._states[n] for n in numbers if n not in replies}
         if states:
-            replies |= self._each(*((_reply, states) if task.lasts else (_run, states, messages)))
+            replies |= self._each(
+                *((_reply, states) if task.persists else (_run, states, messages))
+            )
         return [replies[n] for n in numbers]
 
     def _passed(
@@ -648,10 +652,12 @@ class Dask(Engine):
         replies, recipes = {}, {}
         for n, task in tasks.items():
             try:
-                if not task.lasts:
-                    raise Absent.TouchedError
-                replies[n] = self.client.submit(_same, task(Absent(self._shards[n])), pure=False)
-            except Absent.TouchedError:
+                if not task.persists:
+                    raise RowlessMatrix.TouchedError
+                replies[n] = self.client.submit(
+                    _same, task(RowlessMatrix(self._shards[n])), pure=False
+                )
+            except RowlessMatrix.TouchedError:
                 block, shard = self._block(n), replace(self._shards[n], pieces=())
                 assert block is not None
                 recipes[n] = delayed(_pass, pure=False)(block.recipe, messages[n], shard)
@@ -690,7 +696,7 @@ class Dask(Engine):
             return True
         return False
 
-    def _well(self, numbers: Iterable[int]) -> set[int]:
+    def _responsive(self, numbers: Iterable[int]) -> set[int]:
         """Shards that reply."""
         asked = [n for n in numbers if n in self._states and not _ended(self._states[n])]
         replies = self._each(_reply, {n: self._states[n] for n in asked}) if asked else {}
@@ -722,7 +728,7 @@ def _resource(number: int) -> str:
 
 def _recipes(
     data: Any, open_block: OpenBlock
-) -> tuple[list[Delayed], list[tuple[Held, int]] | None]:
+) -> tuple[list[Delayed], list[tuple[EngineBlock, int]] | None]:
     """How blocks are opened; and what they are, where that is declared."""
     make = delayed(_opened, pure=False)
     if isinstance(data, list | tuple | Future | Delayed):
@@ -738,7 +744,10 @@ def _recipes(
     if not isinstance(data._meta, np.ndarray) or any(map(math.isnan, data.shape)):
         return recipes, None
     kind, columns = _work_type(data.dtype), int(data.shape[1])
-    known = [Held(None, (int(rows), columns), kind, int(rows) * columns) for rows in data.chunks[0]]
+    known = [
+        EngineBlock(None, (int(rows), columns), kind, int(rows) * columns)
+        for rows in data.chunks[0]
+    ]
     check = delayed(_checked, pure=False)
     recipes = [check(recipe, held.shape) for recipe, held in zip(recipes, known, strict=True)]
     return recipes, [(held, held.nnz * data.dtype.itemsize) for held in known]
@@ -774,7 +783,7 @@ async def _awaited(function: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """Turn what Dask raises where workers are gone into our own exception."""
     try:
         yield

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from localpower.core.engine import Engine
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Shard
-from localpower.core.tasks import Task
+from localpower.engines.base import Engine
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import Task
 
 R = TypeVar("R")
 

@@ -2,9 +2,9 @@
 
 All ranks call `svd`, each with rows of its own, and get the same result. Or the others are in
 `Mpi.serve`, and rank 0 alone calls `svd` with rows that it spreads over all ranks. Which of the two
-it is, rank 0 learns from what the others say when it first needs them (`Mpi._muster`).
+it is, rank 0 learns from what the others say when it first needs them (`Mpi._collect_greetings`).
 
-Messages are frames of `core.wire` on a duplicate of the user's communicator: a head, sent to each
+Messages are frames of `worker.wire` on a duplicate of the user's communicator: a head, sent to each
 rank that it is for, then the arrays, which are broadcast where all ranks get them. Rounds are
 numbered: what comes of one that was given up is received and forgotten. Whoever waits does so
 politely: it soon sleeps between looks.
@@ -27,8 +27,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from localpower.core import wire
-from localpower.core.engine import Engine
 from localpower.core.errors import (
     DataError,
     EngineError,
@@ -38,21 +36,23 @@ from localpower.core.errors import (
 )
 from localpower.core.ledger import arrays
 from localpower.core.linalg import FAN_IN, Array, combined
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.precision import widened
-from localpower.core.shard import Held, OpenBlock, Opened, Shard
-from localpower.core.tasks import (
+from localpower.core.rounding import from_wire
+from localpower.engines.base import Engine
+from localpower.engines.blas import one_blas_thread
+from localpower.engines.worker import MAX_BYTES, Failure
+from localpower.worker import wire
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, Shard
+from localpower.worker.tasks import (
     Done,
     GramTriangle,
+    Measure,
+    MeasuredReply,
     PowerSteps,
     ProjectRows,
     Refine,
     Task,
-    Weigh,
-    Weighed,
 )
-from localpower.engines.blas import one_blas_thread
-from localpower.engines.worker import MAX_BYTES, Failure
 
 try:
     from mpi4py import MPI
@@ -414,18 +414,18 @@ class Mpi(Engine):
         if isinstance(content, Failure):
             raise _error(content, EngineError)
 
-    def lead(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
+    def run_on_coordinator(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
         if self.rank:
             joined: R = self._join(data, open_block)
             return joined
-        self._muster()
+        self._collect_greetings()
         if not self._together():
             return run()
         try:
             result = run()
             self._link.send_all(Over(_packed(result)))
         except BaseException as error:
-            _dismiss(self._link, _told(error, self.rank))
+            _dismiss(self._link, _translated_errors(error, self.rank))
             raise
         finally:
             self._release()
@@ -436,7 +436,7 @@ class Mpi(Engine):
     def takes(self, data: Any) -> bool:
         return self._together() or (self.size == 1 and _is_function(data))
 
-    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[EngineBlock]:
         self._own, mine = _open_rows(data, self.rank, open_block, self._open)
         parts = [mine, *(self._link.greetings[rank][1] for rank in range(1, self.size))]
         for rank, part in enumerate(parts):
@@ -449,17 +449,17 @@ class Mpi(Engine):
                 )
         self._kept = [_keep(part, parts) for part in parts]
         return [
-            Held(rank, (part.rows, part.columns), part.dtype, part.nnz, names=part.names)
+            EngineBlock(rank, (part.rows, part.columns), part.dtype, part.nnz, names=part.names)
             for rank, part in enumerate(parts)
         ]
 
     def place(self, shards: Sequence[Shard]) -> None:
-        self._muster()
+        self._collect_greetings()
         self._check()
         if not self._matrices:
             self._open.enter_context(one_blas_thread())
         super().place(shards)
-        own = any(isinstance(piece, Held) for shard in shards for piece in shard.pieces)
+        own = any(isinstance(piece, EngineBlock) for shard in shards for piece in shard.pieces)
         if own:
             bare = [replace(shard, pieces=()) for shard in shards]
             shards = [replace(s, keep=keep) for s, keep in zip(bare, self._kept, strict=True)]
@@ -537,7 +537,7 @@ class Mpi(Engine):
             link.greetings[rank] = stamp, read()
             link.broken = ""
 
-    def _muster(self) -> None:
+    def _collect_greetings(self) -> None:
         """Learn what the other ranks are about; they stay at it until they are dismissed."""
         if self.rank:
             raise EngineError("rank 0 leads: other ranks call svd with it, or serve()")
@@ -593,9 +593,9 @@ class Mpi(Engine):
         try:
             self._own, greeting = _open_rows(data, self.rank, open_block, self._open)
         except (DataError, EngineError) as error:
-            greeting = _told(error, self.rank)
+            greeting = _translated_errors(error, self.rank)
         except BaseException as error:  # an interrupt: the others are told, and not waited for
-            self._greet(_told(error, self.rank))
+            self._greet(_translated_errors(error, self.rank))
             self._link.finish(GRACE)
             raise
         try:
@@ -680,7 +680,7 @@ class Mpi(Engine):
         how(message.run, tasks.__getitem__)
 
     def _alarm(self, error: BaseException, run: int) -> None:
-        self._link.send(_told(error, self.rank), 0, ALARM, run)
+        self._link.send(_translated_errors(error, self.rank), 0, ALARM, run)
 
     # What all ranks do.
 
@@ -785,7 +785,7 @@ def _dismiss(link: Link, content: Any) -> None:
         link.settled = True
 
 
-def _told(error: BaseException, rank: int) -> Failure:
+def _translated_errors(error: BaseException, rank: int) -> Failure:
     """What other ranks are told of an exception."""
     if isinstance(error, DataError):
         return Failure("", str(error))
@@ -809,7 +809,7 @@ def _open_rows(
         if rows is not data and hasattr(rows, "close"):
             stack.callback(rows.close)
         known = hasattr(rows, "pieces")  # it was opened before, by `localpower.read`
-        opened = Opened(rows.pieces, rows.tables[0].names) if known else open_block(rows)
+        opened = LoadedBlock(rows.pieces, rows.tables[0].names) if known else open_block(rows)
         pieces = opened.pieces
         narrow = all(piece.dtype.kind == "f" and piece.dtype.itemsize < 8 for piece in pieces)
         dtype = rows.dtype if known else np.dtype(np.float32 if narrow else np.float64)
@@ -846,7 +846,7 @@ def _keep(part: Joined, parts: Sequence[Joined]) -> str:
 
 def _adds_up(task: Task[Any]) -> bool:
     """Whether the replies are arrays of which nothing but the sum is wanted."""
-    inner = task.task if isinstance(task, Weigh) else task
+    inner = task.task if isinstance(task, Measure) else task
     inner = inner.for_shard(0)
     plain = isinstance(inner, PowerSteps | ProjectRows | Refine | GramTriangle)
     return plain and not getattr(inner, "send_basis", False)
@@ -856,8 +856,8 @@ def _wide(reply: Any) -> tuple[dict[str, Array], Any]:
     """Arrays of a reply in float64, to be added in place, and what it weighs."""
     if reply is None:
         return {}, np.zeros(4, np.int64)
-    content = reply.content if isinstance(reply, Weighed) else reply
-    wide = {name: np.require(widened(A), requirements="W") for name, A in arrays(content)}
+    content = reply.content if isinstance(reply, MeasuredReply) else reply
+    wide = {name: np.require(from_wire(A), requirements="W") for name, A in arrays(content)}
     weight = (
         (reply.words, reply.size, reply.read, reply.count) if content is not reply else 4 * (0,)
     )
@@ -866,7 +866,7 @@ def _wide(reply: Any) -> tuple[dict[str, Array], Any]:
 
 def _summed(reply: Any, task: Any, sums: dict[str, Array], counts: Any) -> Any:
     """Put sums in the place of what a reply to a task has."""
-    if not isinstance(reply, Weighed):
+    if not isinstance(reply, MeasuredReply):
         return replace(reply, **sums)
     names = ("words", "size", "read", "count")
     total = replace(reply.content, **sums)

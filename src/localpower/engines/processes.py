@@ -1,6 +1,6 @@
 """Shards in operating-system processes of their own, on this machine.
 
-Workers are fresh interpreters that speak `core.wire` over their standard streams: scripts need no
+Workers are fresh interpreters that speak `worker.wire` over their standard streams: scripts need no
 ``if __name__ == "__main__"``, nothing is pickled, rows are sent once (those in files not at all),
 and a worker ends by itself when the coordinator does. Arrays of moderate size go through memory
 that is shared (`arena.py`): a basis is written once, however many workers there are.
@@ -21,8 +21,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from localpower.core import wire
-from localpower.core.engine import Engine
 from localpower.core.errors import (
     DataError,
     EngineError,
@@ -31,9 +29,8 @@ from localpower.core.errors import (
     WorkerLate,
     WorkerLost,
 )
-from localpower.core.shard import Shard
-from localpower.core.tasks import Task
 from localpower.engines.arena import Arena
+from localpower.engines.base import Engine
 from localpower.engines.threads import cores
 from localpower.engines.worker import (
     MAX_BYTES,
@@ -46,6 +43,9 @@ from localpower.engines.worker import (
     piped,
     shared,
 )
+from localpower.worker import wire
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import Task
 
 R = TypeVar("R")
 COMMAND = """
@@ -288,7 +288,7 @@ class Processes(Engine):
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
         numbers = self.numbers(order)
-        if task.lasts:
+        if task.persists:
             self._lasting = task
         return self._converse(self._questions(task, numbers), numbers)
 

@@ -30,16 +30,16 @@ import numpy as np
 import ray
 from ray import exceptions
 
-from localpower.core.engine import Engine
 from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.ledger import weigh
 from localpower.core.linalg import FAN_IN, combined
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Held, OpenBlock, Opened, Piece, Shard, named_once
-from localpower.core.tasks import Task, Weigh
+from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.registry import leave
 from localpower.engines.threads import cores
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, Piece, Shard, share_names
+from localpower.worker.tasks import Measure, Task
 
 R = TypeVar("R")
 Call = tuple[Any, int]  # an object that is to come, and the number of the shard that it is about
@@ -71,10 +71,10 @@ class Block:
     ref: Any
     open_block: OpenBlock
 
-    def opened(self) -> Opened:
+    def opened(self) -> LoadedBlock:
         """Open the block, in the process that calls."""
         rows = _matrix(ray.get(self.ref))
-        return Opened(()) if getattr(rows, "shape", None) == (0, 0) else self.open_block(rows)
+        return LoadedBlock(()) if getattr(rows, "shape", None) == (0, 0) else self.open_block(rows)
 
 
 class Holder:
@@ -97,14 +97,16 @@ class Holder:
             self._opened.clear()
         return self.numbers()
 
-    def look(self, number: int, block: Block) -> Held:
+    def look(self, number: int, block: Block) -> EngineBlock:
         """Open a block that shall become a shard, and tell what it is."""
         rows = block.opened()
         pieces = self._opened[number] = rows.pieces
         columns = int(pieces[0].shape[1]) if pieces else 0
         narrow = all(piece.dtype.kind == "f" and piece.dtype.itemsize < 8 for piece in pieces)
         shard = Shard(pieces, columns, np.dtype(np.float32 if narrow else np.float64))
-        return Held(None, (shard.rows, columns), shard.dtype, shard.entries, names=rows.names)
+        return EngineBlock(
+            None, (shard.rows, columns), shard.dtype, shard.entries, names=rows.names
+        )
 
     def hold(self, number: int, shard: Shard, block: Block | None) -> None:
         """Take a shard in; if a `block` is given, with the rows of that."""
@@ -150,7 +152,7 @@ class Ray(Engine):
         return self._size
 
     def place(self, shards: Sequence[Shard]) -> None:
-        adopted = any(isinstance(piece, Held) for shard in shards for piece in shard.pieces)
+        adopted = any(isinstance(piece, EngineBlock) for shard in shards for piece in shard.pieces)
         self._gather(len(shards), opened=not adopted)
         super().place(shards)
         self._shards = shards
@@ -178,13 +180,13 @@ class Ray(Engine):
         datasets = sys.modules.get("ray.data")
         return datasets is not None and isinstance(data, datasets.Dataset)
 
-    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[EngineBlock]:
         data = [data] if isinstance(data, ray.ObjectRef) else data
         refs = list(data) if isinstance(data, list | tuple) else _refs(data)
         blocks = [Block(ref, open_block) for ref in refs]
         self._gather(len(blocks), opened=True)
         calls = ((self._actor(n).look.remote(n, block), n) for n, block in enumerate(blocks))
-        found = list(named_once(self._replies(calls, len(blocks))))
+        found = list(share_names(self._replies(calls, len(blocks))))
         columns = max((held.shape[1] for held in found), default=0)
         return [
             replace(held, handle=block, shape=held.shape if any(held.shape) else (0, columns))
@@ -285,19 +287,19 @@ class Ray(Engine):
 
     def _held(self, number: int) -> Call:
         shard, block = self._shards[number], None
-        if shard.pieces and isinstance(shard.pieces[0], Held):
+        if shard.pieces and isinstance(shard.pieces[0], EngineBlock):
             block, shard = shard.pieces[0].handle, replace(shard, pieces=())
         return self._actor(number).hold.remote(number, shard, block), number
 
     def _calls(self, method: str, task: Task[Any], numbers: Sequence[int]) -> Iterator[Call]:
         """Call a method of each shard's actor with the task; a large one is sent out once."""
         self._check()
-        size = weigh(task.task if isinstance(task, Weigh) else task)[1]
+        size = weigh(task.task if isinstance(task, Measure) else task)[1]
         large = size > INLINE or size * len(numbers) > INLINE_ALL
         shared = ray.put(task) if large else task
         for number in numbers:
             mine = task.for_shard(number)
-            if mine.lasts:
+            if mine.persists:
                 self._lasting[number] = mine
             argument = shared if mine is task else mine
             yield getattr(self._actor(number), method).remote(number, argument), number

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
-from localpower.core.engine import Engine
 from localpower.core.errors import MissingExtra
+from localpower.engines.base import Engine
 
 LOCAL = ("inline", "threads", "processes")  # with a number of workers, but for the first
 REMOTE = ("dask", "ray", "spark", "mpi")  # with an address, or a local one is started
@@ -83,7 +83,7 @@ def is_shared(address: Any) -> bool:
     return name == "mpi"
 
 
-def refuse(address: Any, error: Exception) -> None:
+def abort_peers(address: Any, error: Exception) -> None:
     """Tell of an error to those that make the same call in other processes: they would wait."""
 
     def fail(*_: Any) -> NoReturn:
@@ -91,7 +91,7 @@ def refuse(address: Any, error: Exception) -> None:
 
     if is_shared(address):
         with suppress(Exception):
-            connect(address).lead(fail, fail, fail)
+            connect(address).run_on_coordinator(fail, fail, fail)
 
 
 def _open(given: Any) -> str | None:

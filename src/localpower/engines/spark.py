@@ -37,26 +37,26 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import CPickleSerializer, NoOpSerializer
 
-from localpower.core.engine import Engine
 from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.linalg import FAN_IN, combined
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import (
-    Held,
+from localpower.engines.base import Engine
+from localpower.engines.blas import one_blas_thread
+from localpower.engines.threads import cores
+from localpower.engines.worker import Failure
+from localpower.version import __version__
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import (
+    EngineBlock,
+    LoadedBlock,
     OpenBlock,
-    Opened,
     Piece,
     Shard,
     cut,
     is_sparse,
     is_stored,
-    named_once,
+    share_names,
 )
-from localpower.core.tasks import Task
-from localpower.engines.blas import one_blas_thread
-from localpower.engines.threads import cores
-from localpower.engines.worker import Failure
-from localpower.version import __version__
+from localpower.worker.tasks import Task
 
 R = TypeVar("R")
 CHUNK = 1 << 23  # bytes of rows that travel as one element: Spark takes no more than 2 GB
@@ -139,7 +139,7 @@ class Spark(Engine):
             for kind in type(data).__mro__
         )
 
-    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[Held]:
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[EngineBlock]:
         self._connect()
         self._release()
         try:
@@ -155,7 +155,7 @@ class Spark(Engine):
                     shape=(held.shape[0], held.shape[1] or columns))
             for number, held in enumerate(found)
         )  # fmt: skip
-        return list(named_once(parts))
+        return list(share_names(parts))
 
     def heal(self, numbers: Sequence[int]) -> None:
         """Wait until Spark works again; one that was started here is started anew if it died."""
@@ -211,7 +211,7 @@ class Spark(Engine):
                     gateway = self._launched(conf, folder)
                 context = SparkContext(conf=conf, gateway=gateway)
         except (Py4JError, PySparkException, OSError) as error:
-            told = _told(error)  # by Java, while it is there
+            told = _translated_errors(error)  # by Java, while it is there
             _stop(self._started)
             raise EngineError(
                 f"Spark did not start ({told}): it needs Java 17 or later, on the PATH or "
@@ -301,13 +301,13 @@ class Spark(Engine):
         tasks = {number: task.for_shard(number) for number in numbers}
         alike = all(mine is task for mine in tasks.values())
         mark, lasting = self._lasting
-        after = next(self._marks) if task.lasts else mark
+        after = next(self._marks) if task.persists else mark
         letter: Any = (task if alike else tasks, lasting)
         if _weight(letter) > LARGE:
             letter = self._within(partial(self._context.broadcast, letter))
         try:
             yield Job(self._run, self._frames, letter, mark, after)
-            self._lasting = (after, task) if task.lasts else self._lasting
+            self._lasting = (after, task) if task.persists else self._lasting
         finally:
             if isinstance(letter, Broadcast):
                 _tell(letter.destroy)
@@ -462,7 +462,7 @@ def _pieces(frames: Iterable[bytes], names: set[Any] | None = None) -> Iterator[
         piece = PICKLE.loads(frame)
         if isinstance(piece, Failure):
             raise DataError(piece.complaint) if piece.complaint else WorkerFailed(piece.traceback)
-        if not isinstance(piece, Opened):
+        if not isinstance(piece, LoadedBlock):
             yield piece
         elif names is not None:
             names.add(piece.names)
@@ -564,7 +564,7 @@ def _opened(open_block: OpenBlock, elements: Iterable[Any]) -> Any:
                     rows = open_block(block)
                     if rows.names not in (None, names):
                         names = rows.names
-                        yield Opened((), names)
+                        yield LoadedBlock((), names)
                     yield from _chunks(rows.pieces)
                 continue
             while batch := list(islice(alike, BATCH)):
@@ -624,13 +624,15 @@ def _measured(number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]
     for _ in frames:
         pass
     shape = rows, max(widths, default=0)
-    found = Held(None, shape, np.result_type(*kinds), entries, names=next(iter(names), None))
+    found = EngineBlock(None, shape, np.result_type(*kinds), entries, names=next(iter(names), None))
     yield number, failures[0] if failures else found
 
 
 def _handle(shards: Sequence[Shard]) -> Any:
     """Return the RDD of shards that were adopted."""
-    held = [piece.handle for shard in shards for piece in shard.pieces if isinstance(piece, Held)]
+    held = [
+        piece.handle for shard in shards for piece in shard.pieces if isinstance(piece, EngineBlock)
+    ]
     if held and [number for _, number in held] != list(range(len(shards))):
         raise EngineError("shards of Spark's own data can only be placed all, in their order")
     return held[0][0] if held else None
@@ -669,7 +671,7 @@ def _reach(address: str) -> None:
     )
 
 
-def _told(error: BaseException) -> str:
+def _translated_errors(error: BaseException) -> str:
     """Return what Spark says, without the frames of Java."""
     text = ""
     with suppress(Py4JError, OSError):  # where Java is asked for it, and is gone
@@ -678,7 +680,7 @@ def _told(error: BaseException) -> str:
 
 
 def _translated(error: BaseException, master: str, ours: bool) -> EngineError:
-    text = _told(error)
+    text = _translated_errors(error)
     if "SparkContext has been shutdown" in text or "stopped SparkContext" in text:
         return EngineError(
             f"Spark has ended the session on {master}: see whether a master answers there and has "

@@ -9,11 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
-from localpower.core.engine import Engine
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Shard
-from localpower.core.tasks import Task
+from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import Task
 
 R = TypeVar("R")
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Any, BinaryIO
 
-from localpower.core import wire
 from localpower.core.errors import DataError
-from localpower.core.local_matrix import LocalMatrix
-from localpower.core.shard import Shard
-from localpower.core.tasks import Done, Task
 from localpower.engines.arena import Arena
+from localpower.worker import wire
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import Done, Task
 
 READY = b"\n<localpower worker>\n"  # comes after whatever was printed while Python started
 PIPED, SHARED = b"\0", b"\1"  # a frame follows, or is in the arena

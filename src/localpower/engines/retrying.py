@@ -1,0 +1,214 @@
+"""A wrapper that asks again where a reply is lost, late or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from localpower.core.errors import EngineError, WireError, WorkerFailed, WorkerLost
+from localpower.core.ledger import arrays
+from localpower.core.linalg import Array
+from localpower.core.rounding import finite, from_wire
+from localpower.engines.base import Engine
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
+from localpower.worker.tasks import (
+    LeftVectors,
+    Measure,
+    MeasuredReply,
+    PowerSteps,
+    Rows,
+    Shapes,
+    Task,
+)
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that went wrong in a round, and what was done about it."""
+
+    round: int
+    shards: tuple[int, ...]
+    what: str
+    then: str
+
+
+class Retrying(Engine):
+    """Asks again where a reply is missing, late, wrong or of another round.
+
+    Every question has a key, and replies carry it with the number of their shard: a reply that came
+    twice, too late, or in another's place is not taken for one that is missing. After `retries` the
+    last error is raised; or, with ``on_loss="degrade"``, the round goes on without those shards:
+    with what their last product says of this one where that is known, else with nothing. `faults`
+    tells all that happened and `missing` which shards the result does not rest on.
+    """
+
+    def __init__(self, engine: Engine, retries: int = 2, on_loss: str = "stop") -> None:
+        self._engine = engine
+        self.latency, self.bandwidth, self.flops = engine.latency, engine.bandwidth, engine.flops
+        self._retries, self._on_loss = retries, on_loss
+        self._round = 0
+        self._last: dict[int, tuple[Array, Array]] = {}
+        self.faults: list[Fault] = []
+        self.missing: set[int] = set()
+
+    @property
+    def size(self) -> int:
+        return self._engine.size
+
+    def place(self, shards: Sequence[Shard]) -> None:
+        super().place(shards)
+        for attempt in range(self._retries + 1):
+            try:
+                self._engine.place(shards)
+                return
+            except (EngineError, WireError) as error:
+                last = attempt == self._retries
+                self._note((), f"{type(error).__name__}: {error}", "" if last else "placed again")
+                if last:
+                    raise
+
+    def close(self) -> None:
+        self._engine.close()
+        super().close()
+
+    def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
+        numbers = self.numbers(order)
+        early: dict[int, Any] = {}
+        done = 0
+        self._round += 1
+        left = [n for n in numbers if n not in self.missing]
+        for attempt in range(self._retries + 1):
+            wanted = set(left)
+            fault: Exception | None = None
+            question = _keyed(task, f"{self._round}.{attempt}")
+            try:
+                for reply in self._engine.map(question, left):
+                    if not self._answers(reply, question, wanted):
+                        self._note((), "a reply to another question", "not taken")
+                        continue
+                    wanted.remove(reply.number)
+                    early[reply.number] = reply
+                    while done < len(numbers) and (
+                        (n := numbers[done]) in early or n in self.missing
+                    ):
+                        ready = n in early
+                        yield self._seen(task, early.pop(n)) if ready else self._instead(task, n)
+                        done += 1
+            except (EngineError, WireError) as error:
+                fault = error
+            left = [n for n in left if n in wanted]
+            if not left:
+                break
+            fault = fault or WorkerLost(f"no reply came from shards {left}")
+            self._again(left, fault, attempt)
+        for number in numbers[done:]:
+            ready = number in early
+            yield self._seen(task, early.pop(number)) if ready else self._instead(task, number)
+
+    def sum(self, task: Task[R]) -> R:
+        """Let the engine add; where that fails or shards may be missing, add here."""
+        if self._on_loss == "degrade" or type(self._engine).sum is Engine.sum:
+            return super().sum(task)
+        self._round += 1
+        for attempt in range(self._retries + 1):
+            question = _keyed(task, f"{self._round}.{attempt}")
+            try:
+                total: Any = self._engine.sum(question)
+                named = total.key, total.number, total.count
+                if named == (question.key, 0, len(self.rows)) and self._sound(total, question):
+                    return cast(R, total)
+                fault: Exception = WorkerFailed(f"a sum of {total.count} replies that is not right")
+            except (EngineError, WireError) as error:
+                fault = error
+            self._again(range(len(self.rows)), fault, attempt)
+        raise fault
+
+    def _answers(self, reply: Any, question: Any, wanted: Set[int]) -> bool:
+        """Whether this is a reply that was asked for; raises if it is one that cannot be right."""
+        if reply.key != question.key or reply.number not in wanted:
+            return False
+        if not self._sound(reply, question):
+            raise WorkerFailed(
+                f"shard {reply.number} sent arrays of another shape, or numbers that are not finite"
+            )
+        return True
+
+    def _sound(self, reply: Any, question: Any) -> bool:
+        asked = question.task.for_shard(reply.number)
+        return sound(reply.content, asked.shapes(self.rows[reply.number], self.columns))
+
+    def _again(self, shards: Sequence[int], fault: Exception, attempt: int) -> None:
+        """Prepare for another attempt, if there is one left."""
+        last = attempt == self._retries
+        self._note(tuple(shards), f"{type(fault).__name__}: {fault}", "" if last else "asked again")
+        if last and self._on_loss == "stop":
+            raise fault
+        if not last:
+            with suppress(EngineError):  # the next attempt will tell
+                self._engine.heal(shards)
+
+    def _note(self, shards: tuple[int, ...], what: str, then: str) -> None:
+        self.faults.append(Fault(self._round, shards, what.splitlines()[0], then))
+
+    def _seen(self, task: Any, reply: Any) -> Any:
+        """Keep products, where they may have to stand in for later ones."""
+        if self._on_loss != "degrade":
+            return reply
+        question = task.task.for_shard(reply.number)
+        if isinstance(question, PowerSteps) and question.steps == 1:
+            product = np.array(from_wire(reply.content.product))  # the reply may become the sum
+            self._last[reply.number] = from_wire(question.basis), product
+        return reply
+
+    def _instead(self, task: Any, number: int) -> Any:
+        """Stand in for a shard that is lost: ``Y_old (Z_oldᵀ Z)`` where that is known."""
+        question = task.task.for_shard(number)
+        try:
+            content = self._of_no_rows(question, number)
+        except Exception as error:
+            raise WorkerLost(f"shard {number} is lost: there is no way on without it") from error
+        then = "left out"
+        if number in self._last and isinstance(question, PowerSteps) and question.steps == 1:
+            Z, Y = self._last[number]
+            product = Y @ (Z.T @ from_wire(question.basis))
+            content, then = replace(content, product=product), "its last product was used"
+        if number not in self.missing:
+            self._note((number,), "lost", then)
+            self.missing.add(number)
+        return MeasuredReply(content, 0, 0, 0, 0, "", number)
+
+    def _of_no_rows(self, question: Task[Any], number: int) -> Any:
+        """What a shard without rows would reply; left vectors of the lost rows are not numbers."""
+        if isinstance(question, LeftVectors):
+            shape = self.rows[number], question.rotation.shape[1]
+            return Rows(np.full(shape, np.nan, self.dtype))
+        nothing = np.empty((0, self.columns), self.dtype)
+        return question(LocalMatrix(Shard((nothing,), self.columns, self.dtype, number=number)))
+
+
+def _keyed(task: Any, key: str) -> Any:
+    return Measure(task.task, key)
+
+
+def sound(reply: Any, shapes: Shapes) -> bool:
+    """Whether the arrays of a reply can be used: they have these shapes, and all is finite."""
+    return all(
+        (A.shape == shapes[name] or _like(A.shape, shapes[name]))
+        and (name in EXTREMES or finite(A))
+        for name, A in arrays(reply)
+    )
+
+
+def _like(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    same = len(shape) == len(wanted)
+    return same and all(n in (None, m) for n, m in zip(wanted, shape, strict=True))
+
+
+EXTREMES = ("low", "high")  # of no rows, these are infinite

@@ -1,0 +1,183 @@
+"""Block Lanczos (an extension of the paper): block Krylov in as little work as possible.
+
+Where a round costs little and work is what is paid for, on one machine, a block narrower than the
+columns that are asked for finds them with fewer products in all, if in more rounds. S is the space
+so far, orthonormal, Q the next block. A round multiplies Q and takes S and Q out of the product,
+``AᵀA Q = [S Q] H_Q + Q' L``: what is left is the next block. So ``AᵀA S = S H + Q' L E``, where E
+picks the last block, and a Ritz pair ``(θ, S t)`` has the residual ``Q' L t_last``. Its size is
+that of a column of a small matrix: neither the image of S nor Ritz vectors are formed until then.
+
+A block of b columns sees at most b of the vectors of a value that is there more often. Where b
+values are as good as the same, the rest of the start joins it. Once the answer is near, random
+probes tell whether anything was missed (`evidence`); what they find joins the block, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
+from localpower.core.linalg import Array
+from localpower.engines.base import Engine
+from localpower.methods.local_power import Doubt, State
+from localpower.methods.local_ritz import (
+    MISSED,
+    PROBED,
+    RESTART,
+    VANISHED,
+    Columns,
+    SearchState,
+    outside,
+)
+from localpower.worker.tasks import PowerSteps
+
+BLOCK = 4
+SAME = 0.01  # of a value: how near others are that count as the same
+RIPE = 0.5  # of a value: the residual from which it counts as one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LanczosState(SearchState):
+    """A state of block Lanczos; `basis` is the random start, and `answer` has the Ritz vectors.
+
+    `projected` is ``SᵀAᵀA S``, of which the upper half counts; `following` is the next block and
+    `joint` the L that joins it to the last columns of S. `block` is how many columns of the start
+    were the first block, and `whole` whether the others have joined it.
+    """
+
+    block: int = BLOCK
+    whole: bool = False
+    projected: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    following: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    joint: Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def turn(self) -> tuple[Array, Array]:
+        """All Ritz values, and what turns the space to the Ritz vectors."""
+        return ritz_turn(self.projected.T)
+
+    def ritz(self) -> Ritz | None:
+        """Ritz values, and residuals as coordinates in the next block, once there are enough."""
+        if self.space.shape[1] < self.basis.shape[1]:
+            return None
+        values, turn = ritz_turn(self.projected.T)
+        R = self.joint @ turn[-self.joint.shape[1] :]
+        return Ritz(values, R[:, : self.basis.shape[1]], R.T @ R)
+
+    def answer(self) -> State:
+        """The Ritz vectors, filled up from the start as long as there are too few."""
+        width = self.basis.shape[1]
+        X = self.space @ ritz_turn(self.projected.T)[1][:, :width]
+        if X.shape[1] < width:
+            X = np.hstack([X, outside(self.basis, X, 0.0)])[:, :width]
+        return State(X.astype(self.basis.dtype, copy=False), self.round, self.steps)
+
+
+def block_lanczos(
+    engine: Engine, state: State, rank: int, block: int = BLOCK, doubt: Doubt | None = None
+) -> Iterator[LanczosState]:
+    """Run block Lanczos from `state`, for `rank` vectors, and yield the state after every round.
+
+    The basis of `state`, (d, r), is the random start, whose first `block` columns are the first
+    block; or it is a `LanczosState` to go on from. `doubt` says when to send probes.
+    """
+    start = state.basis
+    d, width = start.shape
+    eps = float(np.finfo(engine.dtype).eps)
+    if not isinstance(state, LanczosState):
+        state = LanczosState(start, block=block, space=np.zeros((d, 0)), following=start[:, :block])
+    space = Columns(state.space, (RESTART + 1) * width)
+    while True:
+        state = _doubted(state, doubt, rank, eps)
+        Q = np.ascontiguousarray(state.following, engine.dtype)
+        probes = state.probe_block
+        if not Q.shape[1] and probes is None:
+            return
+        probes = None if probes is None else probes.astype(engine.dtype, copy=False)
+        answer = engine.sum(PowerSteps(Q, 1, probes=probes))
+        learnt = state.learnt(probes, answer.probes)
+        if not Q.shape[1]:  # all is found that the block can see
+            state = replace(state, round=state.round + 1, steps=state.steps + 1, probes=learnt)
+            yield state
+            continue
+        W = answer.product.astype(np.float64)
+        S = space.append(Q)
+        c, b = S.shape[1], Q.shape[1]
+        H = np.zeros((c, c))
+        H[: c - b, : c - b] = state.projected
+        for _ in range(2):
+            inside = S.T @ W
+            W -= S @ inside
+            H[:, c - b :] += inside
+        values, turn = ritz_turn(H.T)
+        left, joint = _next_block(W, S, ROUNDING * eps * float(values[0]), eps)
+        state = replace(
+            state,
+            round=state.round + 1,
+            steps=state.steps + 1,
+            probes=learnt,
+            space=S,
+            projected=H,
+            following=left,
+            joint=joint,
+        )
+        ended = not left.shape[1] and c < width
+        if not state.whole and state.block < width and (ended or _repeated(state, rank, eps)):
+            rest = outside(np.hstack([left, start[:, state.block :]]), S, VANISHED * eps)
+            state = replace(state, following=rest, whole=True)
+        most = RESTART * width * (1 if state.probes is None else PROBED)
+        if c + state.following.shape[1] > most:
+            state = _restarted(state, turn[:, : RESTART * width // 2])
+            space = Columns(state.space, (RESTART + 1) * width)
+        yield state
+
+
+def _doubted(state: LanczosState, doubt: Doubt | None, rank: int, eps: float) -> LanczosState:
+    """Draw probes where that is worth it; what they have found joins the next block."""
+    missed = outside(state.missed(rank + 1), state.space, MISSED)
+    if missed.shape[1]:
+        wider = outside(np.hstack([state.following, missed]), state.space, VANISHED * eps)
+        state = replace(state, following=wider, probes=None)
+    return state.searched(doubt, rank, eps)
+
+
+def _next_block(W: Array, S: Array, floor: float, eps: float) -> tuple[Array, Array]:
+    """Factor what is left of a product, ``W = Q'L``, with Q' orthogonal to S to all digits."""
+    U, sizes, Vt = np.linalg.svd(W, full_matrices=False)
+    count = min(int((sizes > floor).sum()), S.shape[0] - S.shape[1])
+    small = int((sizes[:count] > sizes[0] / 4).sum())  # from here on, rounding of W is in U
+    U[:, small:count] -= S @ (S.T @ U[:, small:count])
+    if count and sizes[count - 1] < np.sqrt(eps) * sizes[0]:
+        return outside(U[:, :count], S, VANISHED * eps), sizes[:, None] * Vt
+    return U[:, :count], sizes[:, None] * Vt
+
+
+def _repeated(state: LanczosState, rank: int, eps: float) -> bool:
+    """Whether as many values as a block has columns are about the same, of those asked for."""
+    values, turn = ritz_turn(state.projected.T)
+    R = state.joint @ turn[-state.joint.shape[1] :]
+    values, R = values[: state.basis.shape[1]], R[:, : state.basis.shape[1]]
+    apart = state.block - 1
+    ripe = np.linalg.norm(R, axis=0) <= RIPE * values
+    first, last = values[: len(values) - apart][:rank], values[apart:][:rank]
+    same = (last >= (1 - SAME) * first) & (first > ROUNDING * eps * values[0])
+    return bool((same & ripe[apart:][:rank]).any())
+
+
+def _restarted(state: LanczosState, turn: Array) -> LanczosState:
+    """Keep the leading Ritz vectors alone; each is joined to the next block by its residual."""
+    values = ritz_turn(state.projected.T)[0]
+    found, kept = state.ritz(), turn.shape[1]
+    if found is not None and len(values) > kept:
+        coupling = np.sqrt(max(float(np.linalg.eigvalsh(found.gram[kept:, kept:])[-1]), 0.0))
+        state = state.giving_up(float(values[kept]), float(coupling))
+    values = values[:kept]
+    return replace(
+        state,
+        inside=turn[: len(state.inside)].T @ state.inside,
+        space=state.space @ turn,
+        projected=np.diag(values),
+        joint=state.joint @ turn[-state.joint.shape[1] :],
+    )

@@ -1,0 +1,77 @@
+"""Exact in one round (an extension of the paper): what iterations have to beat.
+
+Both send d(d+1)/2 words per shard, which an engine may add up on the way. ``gram`` adds
+``A_iᵀA_i``; it loses half the digits of small singular values. ``tsqr`` merges R factors, and
+loses none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from localpower.core.certificate import ROUNDING, Certificate, Known, certify_factor
+from localpower.core.linalg import EIGH_COLUMNS, Array, lanczos, pad_basis
+from localpower.engines.base import Engine
+from localpower.methods.local_power import State
+from localpower.worker.tasks import GramTriangle, LocalTriangle, unpacked
+
+NEARLY = 1e-6  # how much above the last eigenvalue found the others are proven to be at most
+
+
+def gram(engine: Engine, rank: int) -> Iterator[State]:
+    """Leading eigenvectors of ``Σ A_iᵀA_i``; one more than asked for tells the gap."""
+    G = unpacked(engine.sum(GramTriangle()).packed, engine.columns)
+    G += np.triu(G, 1).T
+    count = min(rank + 1, len(G))
+    X, hidden = _all_but_rest(G, count)
+    basis = X[:, :rank].astype(engine.dtype, copy=False)
+    yield State(np.ascontiguousarray(basis), round=1, steps=1, exact=(X, G @ X), hidden=hidden)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FactoredState(State):
+    """The right singular vectors of all rows, with all singular values."""
+
+    sizes: Array = field(default_factory=lambda: np.zeros(0))
+
+    def certificate(
+        self, rank: int, known: Known, tol: float, certainty: float
+    ) -> Certificate | None:
+        """What rounding leaves; nothing is hidden."""
+        return certify_factor(self.sizes, rank, known.eps)
+
+
+def tsqr(engine: Engine, rank: int) -> Iterator[State]:
+    """Right singular vectors of the R factor of all rows."""
+    R = unpacked(engine.sum(LocalTriangle()).packed, engine.columns)
+    _, sizes, Vt = np.linalg.svd(R)
+    basis = np.ascontiguousarray(Vt[:rank].T).astype(engine.dtype, copy=False)
+    yield FactoredState(basis, round=1, steps=1, sizes=sizes)
+
+
+def _all_but_rest(G: Array, count: int) -> tuple[Array, float]:
+    """Leading eigenvectors of a matrix, and what all its other eigenvalues are at most.
+
+    Of a large one a few are found by iteration; that these are the leading ones is proven by a
+    Cholesky factorisation, or else all are computed.
+    """
+    if len(G) > EIGH_COLUMNS and 4 * count < len(G):
+        values, X = lanczos(lambda x: G @ x, len(G), count)
+        X = pad_basis(X, count)
+        least = float(values[-1]) if len(values) == count else 0.0
+        rounding = ROUNDING * np.finfo(float).eps * float(values[:1].sum())
+        limit = (1 + NEARLY) * least + rounding
+        image = G @ X
+        E = (image - X @ (X.T @ image) / 2) @ X.T
+        E += E.T - G  # what is outside of X, with the other sign
+        E[np.diag_indices_from(E)] += limit
+        with suppress(np.linalg.LinAlgError):
+            np.linalg.cholesky(E)
+            return X, limit + rounding
+    values, vectors = np.linalg.eigh(G)
+    X = pad_basis(vectors[:, ::-1][:, :count], count)
+    return X, float(values[::-1][count]) if count < len(G) else 0.0

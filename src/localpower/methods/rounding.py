@@ -1,0 +1,78 @@
+"""Messages in fewer bytes: numbers rounded on the wire, sums in float64, and no digit lost at last.
+
+Rounding is harmless where it stays below what is still wrong with the answer. What is broadcast may
+always be rounded, as the server goes on with what it sent. What is summed is rounded as long as
+
+- in power iteration, that is less than a tenth of the residual. Beyond that, a basis Z is sent as
+  the difference ``D`` from one whose exact product is known: ``AᵀA Z = AᵀA Z_r + AᵀA D``, where
+  only the small second part is rounded.
+- in LocalRitz, the part that the new block has in the answer, times the rounding, is less than
+  half of what the tolerance allows: early blocks are sent in full, late ones need few digits. Where
+  rounding is what is left in the residual, the answer itself is multiplied once more, in full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from localpower.core.certificate import ROUNDING, Ritz
+from localpower.core.linalg import Array
+from localpower.core.rounding import UNITS
+
+SAFETY = 10  # times that rounding is below what is still wrong
+
+
+@dataclass(frozen=True, slots=True)
+class WireRounding:
+    """Decides what is rounded to the type `name` and what is not.
+
+    `rank` and `tol` are what is asked for, `eps` is the rounding of the products themselves.
+    """
+
+    name: str
+    rank: int
+    tol: float
+    eps: float
+
+    @property
+    def unit(self) -> float:
+        """The largest relative rounding."""
+        return UNITS[self.name]
+
+    def standing(self, exact: tuple[Array, Array] | None, noise: float) -> Standing | None:
+        """How good a basis is known to be, from its image, in which there is some `noise`."""
+        if exact is None:
+            return None
+        found = Ritz.of(*exact)
+        values, R = found.values, found.residuals[:, : self.rank]
+        top = float(values[0]) or 1.0
+        floor = max(ROUNDING * self.eps, noise)
+        least = float(values[self.rank]) if len(values) > self.rank else 0.0
+        gap = (float(values[self.rank - 1]) + float(np.linalg.norm(R, 2)) - least) / top
+        return Standing(max(float(np.linalg.norm(R, axis=0).max()) / top, floor), gap)
+
+    def tolerable(self, found: Standing | None) -> float:
+        """Rounding of a product of power iteration, relative, that does not matter now."""
+        return 1.0 if found is None else max(found.residual, self.tol * found.gap) / SAFETY
+
+    def limits(self, found: Standing | None, noise: float) -> bool:
+        """Whether rounding so far is what keeps the residual from being smaller."""
+        return found is not None and noise > 0 and found.residual <= 2 * noise
+
+    def for_block(self, found: Standing | None) -> str:
+        """The type with the fewest bytes in which products of LocalRitz's next block may come."""
+        part = 1.0 if found is None or not found.gap else min(1.0, found.residual / found.gap)
+        gap = 0.0 if found is None else found.gap
+        goal = max(self.tol * gap, ROUNDING * self.eps) / 2
+        fits = [name for name, unit in UNITS.items() if unit <= self.unit and unit * part <= goal]
+        return fits[-1] if fits else "float64"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Largest residual of the vectors asked for, and the gap after them, of the largest value."""
+
+    residual: float
+    gap: float

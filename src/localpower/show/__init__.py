@@ -1,0 +1,1 @@
+"""Results for people: text, tables, pictures and the page of a run."""

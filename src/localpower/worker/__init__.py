@@ -1,0 +1,1 @@
+"""What runs where rows are: shards, their products, and everything that they can be asked."""

@@ -1,0 +1,597 @@
+"""Everything a data holder can ever be asked, and what it replies.
+
+A task is data: it is called on a `LocalMatrix` and returns a reply. Replies that an engine may add
+up define ``+``. Nothing else crosses between the coordinator and a worker. Arrays in them are
+contiguous: some engines would make them so, others not, and products have other last bits then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import add, iadd
+from time import perf_counter
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from localpower.core.alignment import ALIGNMENTS
+from localpower.core.ledger import weigh
+from localpower.core.linalg import Addend, Array, orth, orth_step, qr, triangular
+from localpower.core.rounding import UNITS, from_wire, to_wire
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.moments import Exponents, Moments
+
+R = TypeVar("R")
+Shapes = Mapping[str, tuple[int | None, ...]]
+MIXED = "mixed"  # the key of a sum of replies that do not belong together
+SLOWEST = 4  # times of single shards that a sum of replies keeps
+ROUNDING = 8.0  # units of eps that rounding may do to a sum of squares
+LOSS = 1e-3  # smallest eigenvalue, of the largest, down to which squares of values are good enough
+
+
+class Task(Generic[R]):
+    """What is sent to the shards.
+
+    One that `persists` changes the shard for all tasks to come; it is repeated where a shard has
+    to be placed again.
+    """
+
+    __slots__ = ()
+
+    @property
+    def persists(self) -> bool:
+        """Whether the shard is another afterwards."""
+        return False
+
+    def __call__(self, matrix: LocalMatrix) -> R:
+        """Do the work on one shard."""
+        raise NotImplementedError
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        """Shapes of arrays in the reply of a shard with so many rows; None is any number."""
+        return {}
+
+    def for_shard(self, number: int) -> Task[R]:
+        """Return what shard `number` receives: the task itself, unless it is scattered."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scatter(Task[R]):
+    """One task per shard, each of which receives its own only."""
+
+    tasks: Sequence[Task[R]]
+
+    def for_shard(self, number: int) -> Task[R]:
+        """Return the task of shard `number`."""
+        return self.tasks[number]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredReply(Addend, Generic[R]):
+    """A reply, or a sum of `count` of them: their words and bytes, what was read from files.
+
+    `key` is that of the task and `number` that of the shard (of a sum, the first), so that a reply
+    to another question, or of another shard, is not taken for it. In the one fixed order, shards
+    that are added follow each other: the key of any other sum says that it is none. `seconds` is
+    what the work took where it was done, of `timed` replies; of a sum, `slowest` has the longest
+    with their shards.
+    """
+
+    content: R
+    words: int
+    size: int
+    read: int
+    count: int
+    key: str
+    number: int
+    seconds: float = 0.0
+    timed: int = 0
+    slowest: tuple[tuple[float, int], ...] = ()
+
+    def times(self) -> tuple[tuple[float, int], ...]:
+        """The longest times, with the numbers of their shards."""
+        return self.slowest or ((self.seconds, self.number),) * (self.timed == 1)
+
+    def plus(self, other: MeasuredReply[R], own: bool) -> MeasuredReply[R]:
+        add_to: Callable[[R, R], R] = iadd if own else add
+        fits = self.key == other.key and self.number + self.count == other.number
+        return MeasuredReply(
+            add_to(self.content, other.content),
+            self.words + other.words,
+            self.size + other.size,
+            self.read + other.read,
+            self.count + other.count,
+            self.key if fits else MIXED,
+            self.number,
+            self.seconds + other.seconds,
+            self.timed + other.timed,
+            tuple(sorted((*self.times(), *other.times()), reverse=True)[:SLOWEST]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measure(Task[MeasuredReply[R]]):
+    """A task whose replies are weighed where they are made; `key` names the round and attempt."""
+
+    task: Task[R]
+    key: str = ""
+
+    @property
+    def persists(self) -> bool:
+        return self.task.persists
+
+    def for_shard(self, number: int) -> Task[MeasuredReply[R]]:
+        mine = self.task.for_shard(number)
+        return self if mine is self.task else Measure(mine, self.key)
+
+    def __call__(self, matrix: LocalMatrix) -> MeasuredReply[R]:
+        before, start = matrix.bytes_read, perf_counter()
+        content = self.task(matrix)
+        seconds, read = perf_counter() - start, matrix.bytes_read - before
+        size = weigh(content)
+        return MeasuredReply(content, *size, read, 1, self.key, matrix.number, seconds, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Done:
+    """A reply without content."""
+
+    def __add__(self, other: Done) -> Done:
+        return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """How a shard will multiply: with its rows (``"products"``) or with ``"gram"``, ``A_iᵀA_i``.
+
+    `noise` bounds, in the spectral norm, what cancels in its products beyond ordinary rounding.
+    """
+
+    name: str
+    noise: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product(Addend):
+    """A (d, r) matrix to be summed over shards, and the basis it was taken from if asked for.
+
+    `first` is the product of the broadcast basis, if asked for: its sum is exact. `probes` is that
+    of probes, if there are any.
+    """
+
+    product: Array
+    basis: Array | None = None
+    first: Array | None = None
+    probes: Array | None = None
+
+    def pair(self) -> tuple[Array, Array]:
+        """Product and basis, where the basis was asked for."""
+        assert self.basis is not None
+        if self.product.dtype == np.uint16:
+            return from_wire(self.product), from_wire(self.basis)
+        return self.product, self.basis
+
+    def plus(self, other: Product, own: bool) -> Product:
+        return Product(
+            added(self.product, other.product, own),
+            first=_both(self.first, other.first, own),
+            probes=_both(self.probes, other.probes, own),
+        )
+
+
+def _both(A: Array | None, B: Array | None, own: bool) -> Array | None:
+    return None if A is None or B is None else added(A, B, own)
+
+
+def added(A: Array, B: Array, own: bool = False) -> Array:
+    """Sum in float64, of what may have been rounded for the wire; A becomes it if we `own` that."""
+    if A.shape != B.shape:
+        raise ValueError(f"arrays of {A.shape} and {B.shape}")
+    if np.uint16 in (A.dtype, B.dtype):
+        A, B = from_wire(A), from_wire(B)
+    own = own and A.dtype == np.float64 and A.flags.writeable
+    return np.add(A, B, out=A if own else None, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factor:
+    """The triangular factor ``R_i``, (min(s_i, r), r), of a shard.
+
+    If asked for, with the number of rows of ``A_i Z``, their `mean` (r,) and `scatter`: the upper
+    triangle of the sum of products of their deviations from it.
+    """
+
+    R: Array
+    rows: int = 0
+    mean: Array | None = None
+    scatter: Array | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """One row per row of the shard; only `LeftVectors` replies so, when the user asks for U."""
+
+    rows: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Eigenvectors:
+    """Leading eigenvectors (d, k') and eigenvalues of ``M_i``."""
+
+    vectors: Array
+    values: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LowRank:
+    """A factor F, (d, c), of some rows A, ``FFᵀ ⪯ AᵀA ⪯ FFᵀ + rest·I``; the sum is of all rows.
+
+    A sum keeps `width` columns, the leading ones; what it drops is added to `rest`.
+    """
+
+    factor: Array
+    rest: float
+    width: int
+
+    def __add__(self, other: LowRank) -> LowRank:
+        both = LowRank(np.hstack([self.factor, other.factor]), self.rest + other.rest, self.width)
+        return both if both.factor.shape[1] <= self.width else both.cut(self.width)
+
+    def cut(self, width: int) -> LowRank:
+        """Keep the leading `width` columns."""
+        F = self.factor.astype(np.float64, copy=False)
+        P, sizes, _ = np.linalg.svd(F, full_matrices=False)
+        dropped = float(sizes[width] ** 2) if len(sizes) > width else 0.0
+        lost = ROUNDING * np.finfo(np.float64).eps * float(sizes[:1].sum()) ** 2
+        kept = np.ascontiguousarray(P[:, :width] * sizes[:width])
+        return LowRank(kept, self.rest + dropped + lost, self.width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedSum(Addend):
+    """The upper triangle of a symmetric (d, d) matrix, row after row; the matrices are added."""
+
+    packed: Array
+
+    def plus(self, other: PackedSum, own: bool) -> PackedSum:
+        return PackedSum(added(self.packed, other.packed, own))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTriangle:
+    """The R factor, (d, d), of some rows, row after row; the sum is that of all rows."""
+
+    packed: Array
+    columns: int
+
+    def __add__(self, other: PackedTriangle) -> PackedTriangle:
+        both = np.vstack([unpacked(R.packed, self.columns) for R in (self, other)])
+        return PackedTriangle(packed(triangular(both)), self.columns)
+
+
+def packed(R: Array) -> Array:
+    """Upper triangle of a (d, d) matrix, row after row."""
+    return np.ascontiguousarray(R[np.triu_indices(R.shape[1])])
+
+
+def unpacked(triangle: Array, columns: int) -> Array:
+    """Undo `packed`; zeros below."""
+    R = np.zeros((columns, columns), triangle.dtype)
+    R[np.triu_indices(columns)] = triangle
+    return R
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GramTriangle(Task[PackedSum]):
+    """``A_iᵀA_i``, in float64."""
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"packed": (columns * (columns + 1) // 2,)}
+
+    def __call__(self, matrix: LocalMatrix) -> PackedSum:
+        return PackedSum(packed(matrix.kept_gram() if matrix.gram_is_small() else matrix.gram()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalTriangle(Task[PackedTriangle]):
+    """The R factor of ``A_i``, in float64."""
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"packed": (columns * (columns + 1) // 2,)}
+
+    def __call__(self, matrix: LocalMatrix) -> PackedTriangle:
+        return PackedTriangle(packed(matrix.triangle()), matrix.shape[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Describe(Task[Moments]):
+    """Statistics of the raw columns; their extremes too if `extremes`.
+
+    With `checksum`, also that of the rows: it says whether they are those of an earlier run.
+    """
+
+    extremes: bool
+    checksum: bool = False
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        extremes = (columns if self.extremes else 0,)
+        each = dict.fromkeys(("exponent", "mean", "m2", "rest"), (columns,))
+        return {**each, "low": extremes, "high": extremes}
+
+    def __call__(self, matrix: LocalMatrix) -> Moments:
+        stats = matrix.moments(self.checksum)
+        return stats if self.extremes else stats.without_extremes()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepare(Task[Kernel]):
+    """From now on work with ``(A_i - 1 shiftᵀ) · 2**-exponent · diag(factor)``.
+
+    About `products` products with (d, `width`) matrices are to come; the shard chooses how. `far`
+    says that some columns have a large mean: where they are sparse, they are shifted entry by
+    entry. `loss` is what a sparse row adds to the noise.
+    """
+
+    shift: Array | None
+    factor: Array | float
+    exponent: int | Exponents = 0
+    products: int = 0
+    width: int = 1
+    far: bool = True
+    loss: float = 0.0
+
+    @property
+    def persists(self) -> bool:
+        return True
+
+    def __call__(self, matrix: LocalMatrix) -> Kernel:
+        how = self.shift, self.factor, self.exponent, self.products, self.width, self.far
+        matrix.prepare(*how)
+        return Kernel(matrix.kernel, self.loss * matrix.sparse_rows())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PowerSteps(Task[Product]):
+    """`steps` local power iterations from the common basis ``Z``.
+
+    The reply is ``A_iᵀA_i Z_i``, where ``Z_i`` is the basis that the last product is taken from.
+    `align` names how the worker itself turns it towards ``Z``; `send_basis` sends ``Z_i`` along
+    instead, for the server to align. `send_first` sends ``A_iᵀA_i Z`` too, from which the server
+    can tell how good Z was. `reply` is the type that products are rounded to, if to any; the basis
+    may be in such a type, too. `probes` are multiplied once, and answered in their own type.
+    """
+
+    basis: Array
+    steps: int
+    align: str = "none"
+    send_basis: bool = False
+    send_first: bool = False
+    reply: str = ""
+    probes: Array | None = None
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        shapes: dict[str, tuple[int | None, ...]]
+        shapes = dict.fromkeys(("product", "basis", "first"), self.basis.shape)
+        return shapes if self.probes is None else shapes | {"probes": self.probes.shape}
+
+    def __call__(self, matrix: LocalMatrix) -> Product:
+        start = Z = from_wire(self.basis, matrix.dtype)
+        first = None
+        with matrix.rows_loaded(self.steps):
+            Y, probed = _with_probes(matrix, Z, self.probes)
+            if self.send_first:
+                first = Y.copy()
+            for _ in range(self.steps - 1):
+                Z = orth_step(Y, Z)
+                Y = matrix.product(Z)
+        if self.align != "none":
+            Y = Y @ ALIGNMENTS[self.align](Z, start)
+        if self.reply:
+            Y, Z = to_wire(Y, self.reply), to_wire(Z, self.reply)
+            first = None if first is None else to_wire(first, self.reply)
+        return Product(Y, Z if self.send_basis else None, first, probed)
+
+
+def _with_probes(matrix: LocalMatrix, Z: Array, probes: Array | None) -> tuple[Array, Array | None]:
+    """Products of a basis and of probes, in one pass over the rows."""
+    if probes is None:
+        return matrix.product(Z), None
+    both = matrix.product(np.hstack([Z, probes.astype(matrix.dtype, copy=False)]))
+    r = Z.shape[1]
+    return np.ascontiguousarray(both[:, :r]), np.ascontiguousarray(both[:, r:], probes.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal(Addend):
+    """An exact product (d, b), and what the shard proposes (d, r); both are summed over shards.
+
+    `probes` is the product of probes, if there are any.
+    """
+
+    product: Array
+    proposal: Array
+    probes: Array | None = None
+
+    def plus(self, other: Proposal, own: bool) -> Proposal:
+        return Proposal(
+            added(self.product, other.product, own),
+            added(self.proposal, other.proposal, own),
+            _both(self.probes, other.probes, own),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refine(Task[Proposal]):
+    """``A_iᵀA_i Q`` for the block Q, and drift-corrected local power steps from the basis X.
+
+    With ``M_a = (n/s_i) A_iᵀA_i`` and the exact image ``G = AᵀA X``, a step is
+    ``Z ← orth(M_a Z + (G - M_a X)(XᵀZ))``: the true subspace is a fixed point of it, so many steps
+    are safe. What is proposed is Z, turned towards X, times the shard's part ``s_i/n`` of the rows.
+    `reply` and `proposal` are the types that both are rounded to, if to any; of a proposal that is
+    rounded, only the part outside of X is sent. `probes` are multiplied once, and answered in their
+    own type.
+    """
+
+    block: Array
+    basis: Array
+    image: Array
+    steps: int
+    rows: int
+    reply: str = ""
+    proposal: str = ""
+    probes: Array | None = None
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        shapes = {"product": self.block.shape, "proposal": self.basis.shape}
+        return shapes if self.probes is None else shapes | {"probes": self.probes.shape}
+
+    def __call__(self, matrix: LocalMatrix) -> Proposal:
+        block, X, image = (from_wire(A, matrix.dtype) for A in (self.block, self.basis, self.image))
+        part = matrix.shape[0] / self.rows
+        with matrix.rows_loaded(self.steps + 2):
+            product, probed = block, None
+            if block.size or self.probes is not None:
+                product, probed = _with_probes(matrix, block, self.probes)
+            product = to_wire(product, self.reply)
+            if not part:
+                return Proposal(product, to_wire(np.zeros_like(X), self.proposal), probed)
+            drift = image - matrix.product(X) / part
+            Z = X
+            for _ in range(self.steps):
+                Z = orth(matrix.product(Z) / part + drift @ (X.T @ Z), overwrite=True)
+                Z = Z.astype(matrix.dtype, copy=False)
+        aligned = Z @ ALIGNMENTS["procrustes"](Z, X)
+        if self.proposal:  # what is new of it: rounding is relative to that
+            aligned = aligned - X @ (X.T @ aligned)
+        proposal = (part * aligned).astype(matrix.dtype, copy=False)
+        return Proposal(product, to_wire(proposal, self.proposal), probed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Triangle(Task[Factor]):
+    """The R factor of ``A_i Z``, with a positive diagonal; `LeftVectors` takes the Q to it.
+
+    With `gram`, in float64, it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
+    ``A_iᵀA_i`` and no more than three digits are lost: that takes no pass over the rows. With
+    `variance`, mean and scatter of ``A_i Z`` are sent along.
+    """
+
+    basis: Array
+    gram: bool = False
+    variance: bool = False
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        width = self.basis.shape[1]
+        scatter = (width * (width + 1) // 2,)
+        return {"R": (min(rows, width), width), "mean": (width,), "scatter": scatter}
+
+    def __call__(self, matrix: LocalMatrix) -> Factor:
+        rows, R, spread = matrix.shape[0], None, None
+        if self.gram and matrix.dtype == np.float64 and matrix.gram_is_small():
+            H = self.basis.T @ matrix.kept_gram() @ self.basis
+            R = _cholesky(H)
+            spread = _less_mean(H, rows, matrix.mean() @ self.basis) if self.variance else None
+        if R is None or (self.variance and spread is None):
+            T = matrix.apply(self.basis).astype(np.float64, copy=False)
+            R = triangular(T)
+            R = R * signs(R)[:, None]
+            spread = _spread(T) if self.variance else None
+        R = np.ascontiguousarray(R, matrix.dtype)
+        if spread is None:
+            return Factor(R)
+        mean, scatter = (A.astype(matrix.dtype, copy=False) for A in spread)
+        return Factor(R, rows, mean, packed(scatter))
+
+
+def signs(R: Array) -> Array:
+    """What makes the diagonal positive."""
+    return np.where(np.diagonal(R) < 0, -1.0, 1.0)
+
+
+def _spread(T: Array) -> tuple[Array, Array]:
+    """Mean of the rows of T, and the sum of products of their deviations, which T becomes."""
+    mean = T.sum(axis=0) / max(len(T), 1)
+    T -= mean
+    drift = T.sum(axis=0) / max(len(T), 1)  # of a mean that is large against the deviations
+    return mean + drift, T.T @ T - len(T) * np.outer(drift, drift)
+
+
+def _less_mean(H: Array, rows: int, mean: Array) -> tuple[Array, Array] | None:
+    """The same from sums of products of T itself, if no more than three digits are lost."""
+    scatter = H - rows * np.outer(mean, mean)
+    return (mean, scatter) if np.trace(scatter) > LOSS * np.trace(H) else None
+
+
+def _cholesky(H: Array) -> Array | None:
+    """Upper Cholesky factor of a matrix that is far from singular; else None."""
+    least, most = np.linalg.eigvalsh(H)[[0, -1]]
+    return np.linalg.cholesky(H).T if least > LOSS * most else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeftVectors(Task[Rows]):
+    """``Q_i P_i``, where ``Q_i`` is the orthonormal factor of ``A_i Z`` and ``P_i`` is given."""
+
+    basis: Array
+    rotation: Array
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"rows": (rows, self.rotation.shape[1])}
+
+    def __call__(self, matrix: LocalMatrix) -> Rows:
+        T = matrix.apply(self.basis).astype(np.float64, copy=False)
+        Q, R = qr(T)
+        return Rows((Q * signs(R) @ self.rotation).astype(matrix.dtype, copy=False))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProjectRows(Task[Product]):
+    """``A_iᵀ(Q_i P_i)``: like `LeftVectors`, but the vectors stay and their product is sent."""
+
+    basis: Array
+    rotation: Array
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"product": (columns, self.rotation.shape[1])}
+
+    def __call__(self, matrix: LocalMatrix) -> Product:
+        with matrix.rows_loaded(2):
+            return Product(matrix.adjoint(LeftVectors(self.basis, self.rotation)(matrix).rows))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeadingFactor(Task[LowRank]):
+    """The shard's own leading `width` eigenpairs, ``V_i Λ_i^{1/2}``, and a bound of what is left.
+
+    Sums keep `most` columns. `reply` is the type that the factor is rounded to, if to any.
+    """
+
+    width: int
+    most: int
+    reply: str = ""
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"factor": (columns, None)}
+
+    def __call__(self, matrix: LocalMatrix) -> LowRank:
+        factor, rest = matrix.leading_factor(self.width)
+        if self.reply:
+            rest += ROUNDING * UNITS[self.reply] * float(np.linalg.norm(factor, 2)) ** 2
+        return LowRank(to_wire(factor, self.reply), rest, self.most)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopVectors(Task[Eigenvectors]):
+    """The shard's own `rank` leading eigenvectors, and its eigenvalues if `values`."""
+
+    rank: int
+    values: bool = False
+
+    def shapes(self, rows: int, columns: int) -> Shapes:
+        return {"vectors": (columns, None), "values": (None,)}
+
+    def __call__(self, matrix: LocalMatrix) -> Eigenvectors:
+        vectors, values = matrix.top(self.rank)
+        return Eigenvectors(vectors, values if self.values else values[:0])
