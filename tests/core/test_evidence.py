@@ -195,6 +195,18 @@ def test_probes_that_were_sent_with_fewer_digits_are_less_certain():
     assert probes.learn(probes.following, B @ probes.following).error == EPS
 
 
+def test_products_are_as_inexact_as_they_are_large_not_as_what_is_outside_is():
+    c, s = np.cos(1e-3), np.sin(1e-3)
+    v = np.array([c, 0.0, s, 0.0])  # most of it is in the base
+    B, h = np.outer(v, v), s**2
+    probes = draw(np.eye(4, 2), (7, 1), 1, EPS)
+    sent = probes.following
+    W = B @ sent
+    rounded = W - 4 * EPS * np.linalg.norm(W, 2) * sent  # as a product in floating point may be
+    assert np.linalg.eigvalsh(sent.T @ rounded)[-1] < h
+    assert probes.learn(sent, rounded).chance(h) == 1.0
+
+
 def test_a_hidden_value_is_never_improbable_more_often_than_told():
     """Of many seeds, a share α at most has p ≤ α for a value that is there."""
     d, c = 12, 2

@@ -57,6 +57,9 @@ class Probes:
         How many Ω this run has drawn: each is one more chance to be misled.
     error : float
         How much rounding changes Ω on its way, relatively.
+    reach : float
+        The largest norm of a product. It has what is inside of the base, too, which may be far
+        larger than anything outside, and so may its rounding.
     """
 
     base: Array
@@ -67,6 +70,7 @@ class Probes:
     degree: int
     draws: int
     error: float
+    reach: float = 0.0
 
     def learn(self, sent: Array, product: Array) -> Probes:
         """Take in the product of the next block, as it was `sent`."""
@@ -78,12 +82,14 @@ class Probes:
         H[: c - b, : c - b] = self.projected
         H[c - b :] = W.T @ space
         H[: c - b, c - b :] = H[c - b :, : c - b].T
-        left = _outside(W, (self.base, space), VANISHED * float(np.linalg.norm(W, 2)))
+        size = float(np.linalg.norm(W, 2))
+        left = _outside(W, (self.base, space), VANISHED * size)
         room = len(W) - self.base.shape[1] - c
         following = left[:, : min(room, MOST_BLOCKS * self.weights.shape[1] - c)]
         return replace(
             self,
             error=error,
+            reach=max(self.reach, size),
             space=space,
             projected=H,
             weights=np.pad(self.weights, ((0, c - len(self.weights)), (0, 0))),
@@ -97,7 +103,7 @@ class Probes:
             return 1.0
         theta, Y = np.linalg.eigh(self.projected)
         weights = np.square(Y.T @ self.weights).sum(axis=1)
-        value -= ROUNDING * self.error * float(np.abs(theta).max())
+        value -= ROUNDING * self.error * max(self.reach, float(np.abs(theta).max()))
         least = smallest_norm(theta, weights, value, self.degree)
         size = least + self.error * float(np.sqrt(weights.sum()))
         share = 1 / (self.draws * (self.draws + 1))  # of all chances to be misled: they add up to 1
