@@ -6,6 +6,7 @@ An implementation of LocalPower (Li, Wang, Chen and Zhang, ICML 2021), its basel
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from localpower import methods
 from localpower.api import pca, svd
 from localpower.comparison import Comparison, compare
 from localpower.core.certificate import Certificate
@@ -21,14 +22,15 @@ from localpower.core.errors import (
     WorkerLate,
     WorkerLost,
 )
-from localpower.core.ledger import Ledger
+from localpower.core.ledger import Ledger, Record
 from localpower.data.source import read
 from localpower.diagnostics.distance import principal_angles, subspace_distance
 from localpower.diagnostics.heterogeneity import eta
 from localpower.engines.registry import connect
-from localpower.methods import schedule
+from localpower.methods import LocalPower, LocalRitz
+from localpower.options import Budget, Checkpoint, Faults
 from localpower.planning import Plan, plan
-from localpower.result import Record, Result
+from localpower.result import Result
 from localpower.version import __version__
 
 if TYPE_CHECKING:
@@ -36,15 +38,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PCA",
+    "Budget",
     "Certificate",
+    "Checkpoint",
     "Comparison",
     "ConvergenceWarning",
     "DataError",
     "DataHint",
     "DegradedWarning",
     "EngineError",
+    "Faults",
     "Ledger",
+    "LocalPower",
     "LocalPowerError",
+    "LocalRitz",
     "MissingExtra",
     "Plan",
     "Record",
@@ -57,11 +64,11 @@ __all__ = [
     "compare",
     "connect",
     "eta",
+    "methods",
     "pca",
     "plan",
     "principal_angles",
     "read",
-    "schedule",
     "subspace_distance",
     "svd",
 ]

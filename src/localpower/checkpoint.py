@@ -12,9 +12,9 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,14 @@ import numpy as np
 from localpower.core.errors import DataError
 from localpower.core.evidence import Probes
 from localpower.core.files import replacing, try_to_write
-from localpower.core.ledger import Round
+from localpower.core.ledger import Record, Round
 from localpower.core.linalg import Array
-from localpower.methods.block_lanczos import LanczosState
-from localpower.methods.exact import FactoredState
-from localpower.methods.local_power import State
-from localpower.methods.local_ritz import RitzState
-from localpower.result import Record
+from localpower.methods import Method
+from localpower.methods.state import State
+from localpower.options import Checkpoint
+from localpower.stopping import REASONS
 
 MAGIC = b"LPCK0002"
-STATES: dict[str, type[State]] = {
-    kind.__name__: kind for kind in (State, RitzState, LanczosState, FactoredState)
-}
 REMEDIES = {
     errno.ENOENT: "create the folder {}, or ",
     errno.EACCES: "make {} a folder that you may write to, or ",
@@ -47,7 +43,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Checkpoint:
+class Snapshot:
     """Where a run stands: its state, what it did so far, and why it ended if it did."""
 
     state: State
@@ -100,13 +96,12 @@ def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
-def save(path: str | os.PathLike[str], point: Checkpoint, identity: Mapping[str, Any]) -> None:
+def save(path: str | os.PathLike[str], point: Snapshot, identity: Mapping[str, Any]) -> None:
     """Write a checkpoint in place of the one before."""
     arrays: dict[str, Array] = {}
     numbers: dict[str, float] = {}
     _flatten(point.state, "", arrays, numbers)
     description = {
-        "kind": type(point.state).__name__,
         "numbers": numbers,
         "identity": dict(identity),
         "history": [asdict(record) for record in point.history],
@@ -122,8 +117,11 @@ def save(path: str | os.PathLike[str], point: Checkpoint, identity: Mapping[str,
         stream.write(body)
 
 
-def load(path: str | os.PathLike[str], identity: Mapping[str, Any]) -> Checkpoint:
-    """Read a checkpoint of the very same run; refuse a torn, foreign or other one."""
+def load(path: str | os.PathLike[str], identity: Mapping[str, Any], kind: type[State]) -> Snapshot:
+    """Read a checkpoint of the very same run, whose states are of this `kind`.
+
+    Refuse a torn, foreign or other one.
+    """
     with _explained(path), open(path, "rb") as stream:
         start, body = stream.read(len(MAGIC) + 32), stream.read()
     if not start.startswith(MAGIC):
@@ -152,8 +150,8 @@ def load(path: str | os.PathLike[str], identity: Mapping[str, Any]) -> Checkpoin
             inner |= {key.partition(".")[2]: x for key, x in description["numbers"].items()
                       if key.startswith("probes.")}  # fmt: skip
         parts[name] = Probes(**inner) if name == "probes" else (inner["0"], inner["1"])
-    return Checkpoint(
-        state=STATES[description["kind"]](**parts, **numbers),
+    return Snapshot(
+        state=kind(**parts, **numbers),
         history=tuple(Record(**record) for record in description["history"]),
         records=tuple(Round(**record) for record in description["records"]),
         reason=description["reason"],
@@ -172,3 +170,43 @@ def _flatten(part: Any, prefix: str, arrays: dict[str, Array], numbers: dict[str
             _flatten(value, f"{name}.", arrays, numbers)
         elif value is not None:
             arrays[name] = value
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWriter:
+    """Writes a checkpoint after every so many rounds, and finds the last one.
+
+    Nothing is written from when shards are `missing`: what a state says of all rows would not be
+    true of it, and a later run, which may have them all, would go on from that.
+    """
+
+    where: Checkpoint | None
+    identity: Mapping[str, Any]
+    missing: Collection[int] = ()
+
+    def check(self, size: int) -> None:
+        """Refuse a place that has no room for a state of `size` bytes."""
+        if self.where is not None:
+            check_place(self.where.path, size)
+
+    def found(self, method: Method) -> Snapshot | None:
+        """Read the checkpoint, if there is one and it is wanted."""
+        if self.where is None or not self.where.resume or not os.path.exists(self.where.path):
+            return None
+        return load(self.where.path, self.identity, method.state_type)
+
+    def due(self, state: State, ends: bool) -> bool:
+        """Whether to write the state: it is time, or the run ends."""
+        if self.where is None or self.missing:
+            return False
+        return state.round % self.where.every == 0 or ends
+
+    def keep(self, point: Snapshot) -> None:
+        """Write a checkpoint that is due; a run that may go on has no reason to end."""
+        assert self.where is not None
+        final = point.reason is not None and REASONS[point.reason].final
+        save(
+            self.where.path,
+            replace(point, reason=point.reason if final else None),
+            self.identity,
+        )

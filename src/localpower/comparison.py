@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
@@ -17,37 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from localpower.api import METHODS, returns_certified_basis, svd
+from localpower.api import svd
 from localpower.core.certificate import rayleigh_ritz
+from localpower.core.checks import sine, whole
 from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError, MissingExtra
 from localpower.core.files import replacing
+from localpower.core.ledger import Record
 from localpower.core.linalg import Array
+from localpower.core.text import html_table, size
 from localpower.data.source import Source, open_source
 from localpower.diagnostics.distance import subspace_distance
 from localpower.engines.base import Engine
-from localpower.methods.local_power import State
-from localpower.methods.local_ritz import RitzState
-from localpower.planning import RANK_ONLY, SMALL, size, whole, workspace_bytes
+from localpower.methods import CERTIFIED, EXACT, REGISTRY, Method, methods_from
+from localpower.methods.costs import SMALL
+from localpower.methods.state import State
 from localpower.progress import Progress
-from localpower.result import Record, Result, html_table
+from localpower.result import Result
+from localpower.stopping import returns_certified_basis
 
-METHODS_SHOWN = (
-    *("local_ritz", "block_krylov", "dpi", "local_power:steps=4", "local_power:schedule=halving"),
-    *("gram", "tsqr", "uda", "wda", "dr_svd"),
-)
-OPTIONS: dict[str, Callable[[str], Any]] = {
-    "steps": int,
-    "schedule": str,
-    "align": str,
-    "align_at": str,
-    "proposal": str,
-    "start": str,
-    "width": int,
-    "wire": str,
-    "max_rounds": int,
-    "tol": float,
-    "certainty": lambda text: text if text == "proven" else float(text),
-}
 FAILURES = (LocalPowerError, ValueError, MemoryError)
 LARGEST = 4e8 / 8  # entries of a matrix that a method may form unless it is named
 REFERENCE_TOL, REFERENCE_ROUNDS = 1e-12, 200
@@ -211,7 +197,7 @@ def compare(
     data: Any,
     rank: int,
     *,
-    methods: str | Sequence[str] = METHODS_SHOWN,
+    methods: str | Method | Sequence[str | Method] | None = None,
     tol: float = 1e-6,
     max_rounds: int = 100,
     workers: int | None = None,
@@ -235,7 +221,7 @@ def compare(
         What `svd` takes.
     rank : int
         How many singular triplets, k.
-    methods : str or sequence of str
+    methods : str, Method, or sequence of these, optional
         Names, with options if wanted: ``"local_power:steps=8,schedule=halving"``; several also as
         one text, separated by commas. Those shown by default leave out what would form a matrix
         of more than 400 MB, or too large for `memory`; the table says so.
@@ -262,8 +248,9 @@ def compare(
     >>> found["local_ritz"].angle < 1e-6 < found["uda"].angle
     True
     """
-    asked = _asked(methods)
-    _check(tol, max_rounds)
+    asked = shown() if methods is None else methods_from(methods)
+    sine(tol)
+    whole("max_rounds", max_rounds)
     display = Progress.of(False if callable(progress) else progress)
     if rng is None or isinstance(rng, np.random.Generator):
         rng = int(np.random.default_rng(rng).integers(2**63))
@@ -289,13 +276,14 @@ def compare(
         same |= {"workers": workers or answer.run["workers"]}
         same |= {"tol": tol, "max_rounds": max_rounds}
         rows, missing = [], {}
-        for number, (name, options) in enumerate(asked.items(), start=1):
+        for number, (name, method) in enumerate(asked.items(), start=1):
             tell(f"{number} of {len(asked)}: {name}")
-            if methods is METHODS_SHOWN and (why := _too_large(name, source, rank)):
+            if methods is None and (why := _too_large(method, source, rank)):
                 missing[name] = why
                 continue
             try:
-                rows.append(_measure(name, source, rank, same | options, answer.components.T))
+                how = same | {"method": method}
+                rows.append(_measure(name, source, rank, how, answer.components.T))
             except FAILURES as error:
                 missing[name] = f"failed: {_said(error)}"
     run = {name: answer.run[name] for name in KEPT} | {"tol": tol, "max_rounds": max_rounds}
@@ -315,63 +303,32 @@ def picture_path(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _asked(methods: str | Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Options of `svd` by the names that were given; commas also separate options of a method."""
-    if isinstance(methods, str):
-        names = re.split(r",(?!\s*\w+=)", methods)
-    else:
-        names = [*methods] if isinstance(methods, Iterable) else [methods]
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"methods={methods!r} must be names, as 'local_ritz,dpi' or a list of such")
-    found = {name.strip(): _options(name.strip()) for name in names}
-    if not found:
-        raise ValueError("methods is empty: name one at least")
-    return found
-
-
-def _options(text: str) -> dict[str, Any]:
-    method, _, rest = text.partition(":")
-    if method not in ("auto", *METHODS):
-        raise ValueError(f"method {method!r} is not known: take some of auto, {', '.join(METHODS)}")
-    options: dict[str, Any] = {"method": method}
-    for part in rest.split(",") if rest else ():
-        key, _, value = part.strip().partition("=")
-        try:
-            options[key] = OPTIONS[key](value)
-        except (KeyError, ValueError):
-            raise ValueError(
-                f"method {text!r}: {part!r} is no option of it; give some of {', '.join(OPTIONS)}, "
-                "as in local_power:steps=8,schedule=halving"
-            ) from None
-    return options
-
-
-def _check(tol: Any, max_rounds: Any) -> None:
-    if not isinstance(tol, int | float | np.number) or not 0 <= tol < 1:
-        raise ValueError(f"tol={tol!r} is the sine of an angle: take 0 <= tol < 1")
-    whole("max_rounds", max_rounds)
+def shown() -> dict[str, Method]:
+    """The methods that are compared where none is named."""
+    forms = REGISTRY.values()
+    every = [form.build(**options) for form in forms for options in form.kind.compared]
+    return {str(method): method for method in every}
 
 
 def _reference(source: Source, rank: int, same: dict[str, Any]) -> tuple[Result, str]:
     """Find the answer, and say whose it is."""
     d = source.columns
-    if d <= SMALL and workspace_bytes("tsqr", d, rank) <= source.memory:
-        return svd(source, rank, method="tsqr", **same), "tsqr"
+    if d <= SMALL and EXACT.workspace(d, rank) <= source.memory:
+        return svd(source, rank, EXACT, **same), EXACT.name
     same |= {"tol": REFERENCE_TOL, "max_rounds": REFERENCE_ROUNDS}
-    answer = svd(source, rank, method="local_ritz", **same)
+    answer = svd(source, rank, CERTIFIED, **same)
     angle = answer.history[-1].angle
-    return answer, "local_ritz" + ("" if angle is None else f", certified to {angle:.0e}")
+    return answer, CERTIFIED.name + ("" if angle is None else f", certified to {angle:.0e}")
 
 
-def _too_large(name: str, source: Source, rank: int) -> str:
+def _too_large(method: Method, source: Source, rank: int) -> str:
     """Why a method is left out: what it forms is too large."""
-    d = source.columns
-    other = {"gram": d, "tsqr": d, "dr_svd": rank + (d - rank) // 4}.get(name, 0)
-    need = 4 * 8 * d * other
+    entries = method.largest(source.columns, rank)
+    need = 4 * 8 * entries
     if need > source.memory:
         return f"left out: takes {size(need)}, and memory is {size(source.memory)}"
-    if d * other > LARGEST:
-        return f"left out: forms matrices of {d} x {other}; name it to run it"
+    if entries > LARGEST:
+        return f"left out: forms a matrix of {size(8 * entries)}; name it to run it"
     return ""
 
 
@@ -406,7 +363,7 @@ class Watch:
         told = state.joined is not None or returns_certified_basis(record)
         if self.certifies and told and state.told is not None:
             basis = rayleigh_ritz(*state.told)[1]
-        elif not (isinstance(state, RitzState) and state.exact is not None):
+        elif not (state.ordered and state.exact is not None):
             basis = basis if state.basis.shape[1] == self.answer.shape[1] else None
         self.angles.append(None if basis is None else self._angle(basis))
         self.spent.append(time.perf_counter() - start)
@@ -507,7 +464,7 @@ _ROUNDING = float(np.finfo(np.float64).eps)  # where a smaller angle is drawn
 def _draw(axes: Any, row: Row, across: str, number: int) -> None:
     """A line with about eight marks; one mark for a method that is done when it ends."""
     known = [(getattr(p, across), p.angle) for p in row.points if p.angle is not None]
-    single = len(known) == 1 or row.result.run["method"] in RANK_ONLY
+    single = len(known) == 1 or not row.result.run["iterates"]
     points = [(x, max(angle, _ROUNDING)) for x, angle in known[-1 if single else 0 :]]
     look: dict[str, Any] = {"linestyle": "none", "markersize": 9} if single else {}
     look |= {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKS[number % len(_MARKS)]}

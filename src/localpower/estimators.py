@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -11,13 +10,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from localpower.api import CERTAINTY, MOST_NAMES, svd
+from localpower.api import svd
 from localpower.core.linalg import Array
 from localpower.data.frames import is_frame
 from localpower.data.source import is_ours
-from localpower.engines.base import Engine
 from localpower.engines.registry import is_shared, name_of
-from localpower.methods.schedule import Schedule
+from localpower.methods import Method
+from localpower.options import CERTAINTY, Faults
+from localpower.run import MOST_NAMES
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -29,48 +29,30 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self,
         n_components: int | None = None,
         *,
-        method: str = "auto",
-        steps: int | None = None,
-        schedule: str | Iterable[int] | Schedule | None = None,
-        align: str | None = None,
-        align_at: str | None = None,
-        proposal: str | None = None,
-        start: str | None = None,
-        width: int | None = None,
-        max_rounds: int | None = None,
-        max_bytes: float | None = None,
-        max_seconds: float | None = None,
+        method: str | Method = "auto",
         tol: float | None = None,
-        certainty: float | str = CERTAINTY,
+        max_rounds: int | None = None,
+        scale: str | None = None,
         workers: int | None = None,
         partition: str = "contiguous",
-        shuffle: bool = False,
+        engine: Any = "threads",
         memory: int | str | None = None,
-        engine: str | Engine = "threads",
-        scale: str | None = None,
+        faults: Faults | None = None,
+        certainty: float | str = CERTAINTY,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
         self.n_components = n_components
         self.method = method
-        self.steps = steps
-        self.schedule = schedule
-        self.align = align
-        self.align_at = align_at
-        self.proposal = proposal
-        self.start = start
-        self.width = width
-        self.max_rounds = max_rounds
-        self.max_bytes = max_bytes
-        self.max_seconds = max_seconds
         self.tol = tol
-        self.certainty = certainty
+        self.max_rounds = max_rounds
+        self.scale = scale
         self.workers = workers
         self.partition = partition
-        self.shuffle = shuffle
-        self.memory = memory
         self.engine = engine
-        self.scale = scale
+        self.memory = memory
+        self.faults = faults
+        self.certainty = certainty
         self.random_state = random_state
         self.verbose = verbose
 
@@ -181,16 +163,14 @@ class PCA(_Decomposition):
     ----------
     n_components : int, optional
         By default ``min(n_samples, n_features)``.
-    method : str
+    method : str or Method
         ``"auto"`` takes the cheapest for the engine; `localpower.svd` has all names.
-    steps, schedule, align, align_at, proposal, start, width
-        Options of the method, as in `localpower.svd`.
-    max_rounds, max_bytes, max_seconds, tol, certainty
+    tol, max_rounds, certainty
         When to stop, as in `localpower.svd`.
-    workers, partition, shuffle, memory, engine
-        How rows are cut, and where they are worked on, as in `localpower.svd`.
     scale : {None, "max", "minmax", "std"}
         What columns are divided by, as in `localpower.svd`.
+    workers, partition, engine, memory, faults
+        How rows are cut, and where and how they are worked on, as in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
         Seed of the random start and of the shuffle.
     verbose : bool
@@ -243,16 +223,14 @@ class TruncatedSVD(_Decomposition):
     ----------
     n_components : int, optional
         By default 2, or 1 where the data have no more.
-    method : str
+    method : str or Method
         ``"auto"`` takes the cheapest for the engine; `localpower.svd` has all names.
-    steps, schedule, align, align_at, proposal, start, width
-        Options of the method, as in `localpower.svd`.
-    max_rounds, max_bytes, max_seconds, tol, certainty
+    tol, max_rounds, certainty
         When to stop, as in `localpower.svd`.
-    workers, partition, shuffle, memory, engine
-        How rows are cut, and where they are worked on, as in `localpower.svd`.
     scale : {None, "max", "minmax", "std"}
         What columns are divided by, as in `localpower.svd`.
+    workers, partition, engine, memory, faults
+        How rows are cut, and where and how they are worked on, as in `localpower.svd`.
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
         Seed of the random start and of the shuffle.
     verbose : bool

@@ -12,8 +12,7 @@ from math import inf, log
 from threading import Event, Lock, Thread
 from typing import Any, TextIO
 
-from localpower.core.ledger import size
-from localpower.result import Record
+from localpower.core.ledger import Record, size
 
 PATIENCE = 1.0  # seconds of work before anything is shown
 PERIOD, PLAIN_PERIOD = 0.1, 1.0  # seconds between two looks, on a terminal and elsewhere

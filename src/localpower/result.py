@@ -18,7 +18,7 @@ import numpy as np
 from localpower.core.certificate import Certificate
 from localpower.core.errors import DataError
 from localpower.core.files import locked, replacing, synchronise
-from localpower.core.ledger import Ledger, Round, size
+from localpower.core.ledger import Ledger, Record, Round, size
 from localpower.core.linalg import Array
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
@@ -34,43 +34,6 @@ ARRAYS, RUN = "model.npz", "run.json"
 NEW = "model.new.npz"  # the arrays of a model that is being saved, until they are ARRAYS
 MOST_SHOWN = 20  # components in a table
 LARGE = 2.0**1000  # a scale whose multiples may leave the number format
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One round of the method.
-
-    Attributes
-    ----------
-    round, steps : int
-        Its number, from 1, and the local steps of a shard in it.
-    bytes_up, bytes_down : int
-        What all shards sent, and what was sent to them.
-    seconds : float
-        What it took.
-    bytes_read : int
-        What workers read from files, where rows are not kept in memory.
-    angle : float or None
-        Certified bound of the sine of the angle to the answer; None where the method does not tell.
-    residual : float or None
-        The largest residual of a component, relative to its own eigenvalue.
-    proven : bool or None
-        Whether the bound of the angle is proven: nothing can be hidden.
-    p : float or None
-        Else the chance of what was seen if something large enough to matter were hidden; 0 if
-        proven, 1 if nothing is known of that.
-    """
-
-    round: int
-    steps: int
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    bytes_read: int = 0
-    angle: float | None = None
-    residual: float | None = None
-    proven: bool | None = None
-    p: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

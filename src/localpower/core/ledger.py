@@ -163,3 +163,40 @@ def size(count: float) -> str:
     while count >= 999.5 and len(units) > 1:
         count, units = count / 1000, units[1:]
     return f"{count:.0f} {units[0]}" if units[0] == "B" else f"{count:.3g} {units[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One round of the method.
+
+    Attributes
+    ----------
+    round, steps : int
+        Its number, from 1, and the local steps of a shard in it.
+    bytes_up, bytes_down : int
+        What all shards sent, and what was sent to them.
+    seconds : float
+        What it took.
+    bytes_read : int
+        What workers read from files, where rows are not kept in memory.
+    angle : float or None
+        Certified bound of the sine of the angle to the answer; None where the method does not tell.
+    residual : float or None
+        The largest residual of a component, relative to its own eigenvalue.
+    proven : bool or None
+        Whether the bound of the angle is proven: nothing can be hidden.
+    p : float or None
+        Else the chance of what was seen if something large enough to matter were hidden; 0 if
+        proven, 1 if nothing is known of that.
+    """
+
+    round: int
+    steps: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    bytes_read: int = 0
+    angle: float | None = None
+    residual: float | None = None
+    proven: bool | None = None
+    p: float | None = None

@@ -9,7 +9,14 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from localpower.core.errors import EngineError, WireError, WorkerFailed, WorkerLost
+from localpower.core.errors import (
+    DegradedWarning,
+    EngineError,
+    WireError,
+    WorkerFailed,
+    WorkerLost,
+    warn,
+)
 from localpower.core.ledger import arrays
 from localpower.core.linalg import Array
 from localpower.core.rounding import finite, from_wire
@@ -153,6 +160,21 @@ class Retrying(Engine):
         if not last:
             with suppress(EngineError):  # the next attempt will tell
                 self._engine.heal(shards)
+
+    def lost_rows(self) -> list[dict[str, Any]]:
+        """Name the rows that a result does not rest on, and warn."""
+        starts = np.cumsum([0, *self.rows])
+        lost = [
+            {"shard": n, "first_row": int(starts[n]), "rows": int(self.rows[n])}
+            for n in sorted(self.missing)
+        ]
+        count = sum(part["rows"] for part in lost)
+        warn(
+            f"{count} of {starts[-1]} rows are not in this result: shards {sorted(self.missing)} "
+            'were lost; run["degraded"] names them, run["faults"] tells why',
+            DegradedWarning,
+        )
+        return lost
 
     def _note(self, shards: tuple[int, ...], what: str, then: str) -> None:
         self.faults.append(Fault(self._round, shards, what.splitlines()[0], then))

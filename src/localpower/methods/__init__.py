@@ -1,1 +1,53 @@
-"""The methods, and what they share."""
+"""The methods: one file each, and a registry that everything else reads.
+
+To add one, subclass `Method` as a frozen dataclass whose fields are options, and `register` it.
+"""
+
+from localpower.methods.auto import Auto, Choice
+from localpower.methods.averaging import Averaging
+from localpower.methods.base import (
+    REGISTRY,
+    Method,
+    Start,
+    choice,
+    method_from,
+    methods_from,
+    option,
+    register,
+)
+from localpower.methods.block_lanczos import BlockLanczos
+from localpower.methods.costs import Decay, Estimate, Problem
+from localpower.methods.exact import TSQR, Gram
+from localpower.methods.local_power import LocalPower, OneShot, PowerIteration
+from localpower.methods.local_ritz import BlockKrylov, LocalRitz
+from localpower.methods.randomized import RandomizedSVD
+from localpower.methods.state import State
+
+__all__ = [
+    "REGISTRY",
+    "TSQR",
+    "Auto",
+    "Averaging",
+    "BlockKrylov",
+    "BlockLanczos",
+    "Choice",
+    "Decay",
+    "Estimate",
+    "Gram",
+    "LocalPower",
+    "LocalRitz",
+    "Method",
+    "OneShot",
+    "PowerIteration",
+    "Problem",
+    "RandomizedSVD",
+    "Start",
+    "State",
+    "choice",
+    "method_from",
+    "methods_from",
+    "option",
+    "register",
+]
+
+EXACT, CERTIFIED = TSQR(), LocalRitz()  # what is recommended where another method failed

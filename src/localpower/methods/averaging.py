@@ -6,14 +6,18 @@ Charisopoulos, Benson and Damle (2020).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from localpower.core.alignment import to_first
 from localpower.core.linalg import Array, fold, pad_basis
 from localpower.engines.base import Engine
-from localpower.methods.local_power import State
+from localpower.methods.base import Method, Start, choice, register
+from localpower.methods.costs import Decay, Estimate, Problem
+from localpower.methods.state import State
 from localpower.worker.tasks import Product, TopVectors
 
 
@@ -56,3 +60,47 @@ def _leading(factors: Iterable[Array], engine: Engine, rank: int) -> Array:
 
 def _padded(V: Array, rank: int) -> Array:
     return np.pad(V, ((0, 0), (0, rank - V.shape[1])))
+
+
+KINDS: dict[str, tuple[str, Callable[[Engine, int], Iterator[State]]]] = {
+    "uda": ("uda", uda),
+    "wda": ("wda", wda),
+    "aligned": ("aligned_average", aligned_average),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging(Method):
+    """Averages of the shards' own eigenvectors, in one round.
+
+    Parameters
+    ----------
+    kind : {"uda", "wda", "aligned"}
+        Unweighted or weighted distributed averaging, or the average of aligned vectors.
+    """
+
+    kind: str = choice("uda", KINDS, "which average")
+
+    about: ClassVar[str] = "each shard's own eigenvectors, averaged in one round"
+    compared: ClassVar[tuple[dict[str, object], ...]] = ({},)
+
+    @property
+    def name(self) -> str:
+        """The short form."""
+        return KINDS[self.kind][0]
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """Yield the one state."""
+        return KINDS[self.kind][1](engine, start.rank)
+
+    def estimate(self, problem: Problem, decay: Decay) -> Estimate:
+        """One round of vectors, and their values if they are weighted."""
+        vectors = sum(min(s, problem.rank) for s in problem.sizes)
+        up = vectors * (problem.columns + (self.kind == "wda")) / len(problem.sizes)
+        records = [problem.round("TopVectors", 0, up)]
+        flops = 20 * problem.product(problem.rank)
+        return Estimate(records, flops, "does not reach a tolerance", False)
+
+
+for kind, (name, _) in KINDS.items():
+    register(name, Averaging, kind=kind)

@@ -10,26 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from localpower.core.certificate import ROUNDING, Certificate, Known, certify_factor
 from localpower.core.linalg import EIGH_COLUMNS, Array, lanczos, pad_basis
 from localpower.engines.base import Engine
-from localpower.methods.local_power import State
+from localpower.methods.base import Method, Start, register
+from localpower.methods.costs import Decay, Estimate, Problem
+from localpower.methods.state import State
 from localpower.worker.tasks import GramTriangle, LocalTriangle, unpacked
 
+LARGEST_LOSS = 1e-14  # tolerance below which a Gram matrix has lost too many digits
 NEARLY = 1e-6  # how much above the last eigenvalue found the others are proven to be at most
-
-
-def gram(engine: Engine, rank: int) -> Iterator[State]:
-    """Leading eigenvectors of ``Σ A_iᵀA_i``; one more than asked for tells the gap."""
-    G = unpacked(engine.sum(GramTriangle()).packed, engine.columns)
-    G += np.triu(G, 1).T
-    count = min(rank + 1, len(G))
-    X, hidden = _all_but_rest(G, count)
-    basis = X[:, :rank].astype(engine.dtype, copy=False)
-    yield State(np.ascontiguousarray(basis), round=1, steps=1, exact=(X, G @ X), hidden=hidden)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +37,91 @@ class FactoredState(State):
     ) -> Certificate | None:
         """What rounding leaves; nothing is hidden."""
         return certify_factor(self.sizes, rank, known.eps)
+
+
+class _Exact(Method):
+    """What both have in common: one round of a triangle."""
+
+    __slots__ = ()
+    exact: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
+    compared: ClassVar[tuple[dict[str, object], ...]] = ({},)
+
+    def workspace(self, columns: int, width: int) -> float:
+        """Some matrices of d x d."""
+        return 4.0 * columns**2 * 8
+
+    def largest(self, columns: int, rank: int) -> int:
+        """The matrix itself."""
+        return columns**2
+
+
+@dataclass(frozen=True, slots=True)
+class Gram(_Exact):
+    """The sum of all ``A_iᵀA_i``: exact in one round, with half of the digits."""
+
+    about: ClassVar[str] = "one round of d(d+1)/2 words; half the digits"
+    squares: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The short form."""
+        return "gram"
+
+    @property
+    def only_sums(self) -> bool:
+        """Triangles are added."""
+        return True
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """Yield the one state."""
+        return gram(engine, start.rank)
+
+    def estimate(self, problem: Problem, decay: Decay) -> Estimate:
+        """One round of triangles, and the eigenvectors."""
+        d = problem.columns
+        flops = d * problem.share + (len(problem.sizes) - 1) * d**2 + 9.0 * d**3
+        records = [problem.round("GramTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
+        note = "half the digits of small singular values"
+        return Estimate(records, flops, note, problem.tol >= LARGEST_LOSS)
+
+
+@dataclass(frozen=True, slots=True)
+class TSQR(_Exact):
+    """Merged R factors of all shards: exact in one round, with all digits."""
+
+    about: ClassVar[str] = "one round of d(d+1)/2 words; all digits"
+    state_type: ClassVar[type[State]] = FactoredState
+
+    @property
+    def name(self) -> str:
+        """The short form."""
+        return "tsqr"
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """Yield the one state."""
+        return tsqr(engine, start.rank)
+
+    def estimate(self, problem: Problem, decay: Decay) -> Estimate:
+        """One round of triangles, merged pair by pair."""
+        d = problem.columns
+        merges = (len(problem.sizes) - 1) * 10 / 3 * d**3
+        records = [problem.round("LocalTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
+        return Estimate(records, 2 * d * problem.share + merges + 9.0 * d**3)
+
+
+register("gram", Gram)
+register("tsqr", TSQR)
+
+
+def gram(engine: Engine, rank: int) -> Iterator[State]:
+    """Leading eigenvectors of ``Σ A_iᵀA_i``; one more than asked for tells the gap."""
+    G = unpacked(engine.sum(GramTriangle()).packed, engine.columns)
+    G += np.triu(G, 1).T
+    count = min(rank + 1, len(G))
+    X, hidden = _all_but_rest(G, count)
+    basis = X[:, :rank].astype(engine.dtype, copy=False)
+    yield State(np.ascontiguousarray(basis), round=1, steps=1, exact=(X, G @ X), hidden=hidden)
 
 
 def tsqr(engine: Engine, rank: int) -> Iterator[State]:

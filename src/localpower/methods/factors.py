@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from localpower.core.certificate import ROUNDING
 from localpower.core.linalg import Array
 from localpower.engines.base import Engine
+from localpower.methods.scaling import Columns
 from localpower.worker.tasks import Factor, LeftVectors, Rows, Scatter, Triangle, unpacked
+
+ZERO = 32  # units of eps·√n of the largest singular value, up to which one is zero
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,3 +95,23 @@ def triangles(engine: Engine, basis: Array) -> list[Array]:
 def split_rows(stacked: Array, like: Sequence[Array]) -> list[Array]:
     """Cut a stack into blocks with the row counts of `like`."""
     return np.split(stacked, np.cumsum([len(block) for block in like])[:-1])
+
+
+def is_graded(S: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
+    """Whether the last singular value is not zero, although its square cannot tell it from that."""
+    eps = float(np.finfo(dtype).eps)
+    zero = ZERO * np.sqrt(max(shape)) * eps
+    return bool(zero * S[0] < S[-1] <= 2 * np.sqrt(ROUNDING * eps) * S[0])
+
+
+def explained(found: Factors, how: Columns, rows: int, center: bool) -> tuple[Array, Array]:
+    """Share of the total variance along each component, and the variance itself."""
+    freedom = max(rows - 1, 1) if center else rows
+    total = how.squares / freedom
+    if found.variance is None:
+        variance = np.square(found.singular_values.astype(np.float64)) / freedom
+    else:  # no direction has more than all of it
+        variance = np.minimum(found.variance, total)
+    with np.errstate(over="ignore"):
+        ratio = variance / total if total else np.zeros_like(variance)
+        return ratio, np.ldexp(variance, 2 * how.exponent)

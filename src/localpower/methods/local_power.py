@@ -10,173 +10,233 @@ only adds: the common 1/n does not change ``orth``, and a shard without rows cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from math import ceil
+from typing import Any, ClassVar
 
 import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS, to_first
-from localpower.core.certificate import (
-    ROUNDING,
-    Certificate,
-    Known,
-    Ritz,
-    certify,
-    rayleigh_ritz,
-)
-from localpower.core.evidence import Probes, draw
+from localpower.core.certificate import ROUNDING, rayleigh_ritz
+from localpower.core.checks import whole
 from localpower.core.linalg import Array, fold, orth, qr
 from localpower.core.rounding import from_wire, to_wire
 from localpower.engines.base import Engine
+from localpower.methods.base import (
+    Method,
+    Start,
+    choice,
+    option,
+    register,
+    width_option,
+    wire_option,
+)
+from localpower.methods.costs import MOST_ROUNDS, Decay, Estimate, Problem
 from localpower.methods.rounding import WireRounding
-from localpower.methods.schedule import Adaptive, Schedule
+from localpower.methods.schedule import Adaptive, Function, Schedule, constant, parse, read, settled
+from localpower.methods.state import Doubt, State
 from localpower.worker.tasks import PowerSteps, Product
 
-RIPE = 0.1  # residual of the last vector, of its value, from which on probes are drawn
-BETTER, LONG = 3, 8  # how much larger a base is better, where probes told nothing in so many rounds
-MOST_DRAWS = 8  # probes that follow others which told nothing, as their base was poor
-RESTING = 0.5  # of the chance that is allowed: with so little, probes need not be sent
-LARGER = 1e-3  # how much larger than what is known a direction is that was missed
+STEPS = 4  # local steps of a round
+FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
+PLACES = ("server", "worker")
 APART = 1e-2  # sine from which on a direction of the probes' base counts as one of its own
 
 
+def _steps() -> Any:
+    return option(STEPS, "local power iterations per round, p", whole, int)
+
+
+def _schedule() -> Any:
+    help = "how p changes: constant, halving, linear, adaptive, halving:3, or times: {0,4,8}"
+    return option("constant", help, lambda _, value: settled(value), read)
+
+
+def _align() -> Any:
+    return choice("procrustes", ALIGNMENTS, "how local bases are aligned before averaging")
+
+
+def _align_at() -> Any:
+    return choice("server", PLACES, "where that is done")
+
+
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """When probes are drawn, and from which seed: where a state does not prove what it claims.
+class LocalPower(Method):
+    """LocalPower, Algorithm 1 of the paper: several local power steps in every round.
 
-    They rest as long as a state's certificate is more certain than `certainty`. `before` is how
-    many draws another method may have made.
+    Parameters
+    ----------
+    steps : int
+        Local power iterations per round, p.
+    schedule : str, set of int, or callable
+        How p changes: ``"constant"``, ``"halving"``, ``"linear"`` (these two also as
+        ``"halving:3"``, to decay every third round), ``"adaptive"`` (halved when a round achieves
+        little; takes dr words more in uploads), the set of communication times, or a function
+        from the number of the round to its steps, which is called when the round begins.
+    align : {"procrustes", "signs", "none"}
+        How local bases are aligned before averaging.
+    align_at : {"server", "worker"}
+        ``"server"`` aligns to the largest shard's basis, as in the paper; ``"worker"`` to the
+        broadcast basis, which halves the upload and lets the engine add on the way.
+    width : int, optional
+        Columns that are iterated, r, at least the rank. By default the rank, or 5 more where a
+        tolerance is given.
+    wire : {"float64", "float32", "bfloat16"}
+        What numbers are rounded to in messages, wherever that does not limit what is reached.
+
+    Examples
+    --------
+    >>> import localpower as lp, numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((1000, 20)) * np.arange(20, 0, -1)
+    >>> result = lp.svd(X, 3, lp.LocalPower(steps=4, schedule="halving"), workers=4, rng=0)
+    >>> result.run["method"], len(result.history)
+    ('local_power', 30)
     """
 
-    seed: int
-    certainty: float
-    certificate: Callable[[State], Certificate | None]
-    before: int = 0
+    steps: int = _steps()
+    schedule: str | tuple[int, ...] | Schedule = _schedule()
+    align: str = _align()
+    align_at: str = _align_at()
+    width: int | None = width_option()
+    wire: str = wire_option()
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class State:
-    """Where a method stands: its basis after so many rounds and power steps.
-
-    `exact` is a basis X, this one or the one before, and its exact image ``AᵀA X``, where the
-    method has both: what a certificate is made from. `pace` is how many steps the next round takes,
-    where that is adapted to what the rounds before achieved. `noise` is what rounding for the wire
-    may have done to the image, relative to the largest eigenvalue, and `reference` a basis with an
-    image that was not rounded.
-
-    `hidden` bounds the eigenvalues outside of the search space. `probes` tell the chance of there
-    being a large one outside of their `base`, a basis and its image. `joined` is `exact` with that:
-    it has all of the base but for a little, in which as much as `lacking` may hide. `draws` counts
-    probes; while they are `resting` they are not sent.
-    """
-
-    basis: Array
-    round: int = 0
-    steps: int = 0
-    exact: tuple[Array, Array] | None = None
-    pace: int = 0
-    noise: float = 0.0
-    reference: tuple[Array, Array] | None = None
-    hidden: float = float("inf")
-    probes: Probes | None = None
-    base: tuple[Array, Array] | None = None
-    joined: tuple[Array, Array] | None = None
-    lacking: float = 0.0
-    draws: int = 0
-    resting: bool = False
-    PROBES: ClassVar[int] = 2  # columns: few, where there are many rounds
-
-    def ritz(self) -> Ritz | None:
-        """Ritz pairs, where they are known."""
-        return None if self.told is None else Ritz.of(*self.told)
+    about: ClassVar[str] = "the paper's Algorithm 1: local power steps between averages"
+    iterates: ClassVar[bool] = True
+    sends_probes: ClassVar[bool] = True
+    planned: ClassVar[dict[str, Any]] = {"schedule": "halving"}
+    compared: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"schedule": "halving"})
 
     @property
-    def told(self) -> tuple[Array, Array] | None:
-        """What a certificate is about: an orthonormal basis and its exact image."""
-        return self.joined or self.exact
+    def name(self) -> str:
+        """The short form."""
+        return "local_power"
 
-    def certificate(
-        self, rank: int, known: Known, tol: float, certainty: float
-    ) -> Certificate | None:
-        """What is known of the leading vectors, for one who wants `tol` with that `certainty`."""
-        found = self.ritz()
-        if found is None:
-            return None
-        passing = self.noise * float(found.values[0])
-        chance = None if self.probes is None else self.chance
-        more = replace(
-            known,
-            passing=passing,
-            hidden=self.hidden,
-            chance=chance,
-            covered=() if chance is None else tuple(self.covered(found)),
+    @property
+    def only_sums(self) -> bool:
+        """Only where workers align: the server would need each product."""
+        return self.align_at == "worker" or self.align == "none"
+
+    @property
+    def repeatable(self) -> bool:
+        """Nobody can compare functions of two processes."""
+        return not callable(self.schedule)
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """Yield the state after every round."""
+        schedule = parse(self.schedule, self.steps)
+        return _iterate(engine, start, schedule, self.align, self.align_at, self.wire)
+
+    def products(self, rounds: int) -> int:
+        """Steps of all rounds; a user's function is not called before its time."""
+        schedule, rounds = parse(self.schedule, self.steps), min(rounds, FORESEEN)
+        if isinstance(schedule, Function):
+            return self.steps * rounds
+        return sum(schedule(t) for t in range(rounds))
+
+    def estimate(self, problem: Problem, decay: Decay) -> Estimate:
+        """Rounds with 4 and 2 steps first, which send the basis and the exact product, too."""
+        power, block = decay.power(), problem.columns * problem.width
+        rounds = max(power - STEPS, ceil(power / 2))
+        many = min(2, rounds)
+        records = [problem.round("PowerSteps", block, 3 * block)] * many
+        records += [problem.round("PowerSteps", block, block)] * (rounds - many)
+        flops = (rounds + STEPS) * problem.product(problem.width)
+        return Estimate(records, flops, reaches=rounds < MOST_ROUNDS)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerIteration(Method):
+    """Distributed power iteration, DPI: LocalPower with one step a round."""
+
+    width: int | None = width_option()
+    wire: str = wire_option()
+
+    about: ClassVar[str] = "distributed power iteration: one step a round"
+    iterates: ClassVar[bool] = True
+    sends_probes: ClassVar[bool] = True
+    compared: ClassVar[tuple[dict[str, Any], ...]] = ({},)
+
+    @property
+    def name(self) -> str:
+        """The short form."""
+        return "dpi"
+
+    @property
+    def only_sums(self) -> bool:
+        """Products are added."""
+        return True
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """Yield the state after every round."""
+        return _iterate(engine, start, constant(1), "none", "server", self.wire)
+
+    def products(self, rounds: int) -> int:
+        """One a round."""
+        return rounds
+
+    def estimate(self, problem: Problem, decay: Decay) -> Estimate:
+        """Rounds of one product."""
+        rounds, block = decay.power(), problem.columns * problem.width
+        records = [problem.round("PowerSteps", block, block)] * rounds
+        flops = rounds * problem.product(problem.width)
+        return Estimate(records, flops, reaches=rounds < MOST_ROUNDS)
+
+
+@dataclass(frozen=True, slots=True)
+class OneShot(Method):
+    """One-shot averaging of the paper: one round of LocalPower with many steps."""
+
+    steps: int = _steps()
+    align: str = _align()
+    align_at: str = _align_at()
+    width: int | None = width_option()
+
+    about: ClassVar[str] = "one round of LocalPower, with many steps"
+
+    @property
+    def name(self) -> str:
+        """The short form."""
+        return "one_shot"
+
+    @property
+    def only_sums(self) -> bool:
+        """Only where workers align."""
+        return self.align_at == "worker" or self.align == "none"
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """Yield the one state."""
+        schedule = {0: self.steps}
+        return _iterate(
+            engine, start, lambda t: schedule.get(t, 0), self.align, self.align_at, "float64"
         )
-        return certify(found, rank, more, tol, certainty)
 
-    def chance(self, value: float) -> float:
-        """The p of an eigenvalue of this `value` or more outside of the search space."""
-        return 1.0 if self.probes is None else self.probes.chance(value)
+    def products(self, rounds: int) -> int:
+        """All steps are in the one round."""
+        return self.steps
 
-    def covered(self, found: Ritz) -> Iterator[tuple[int, float]]:
-        """How many leading Ritz vectors cover the base of the probes, but for how much."""
-        yield len(found.values), self.lacking
 
-    @property
-    def probe_block(self) -> Array | None:
-        """What probes want to have multiplied next."""
-        if self.probes is None or self.resting or not self.probes.following.shape[1]:
-            return None
-        return self.probes.following
+def _iterate(
+    engine: Engine, start: Start, schedule: Schedule, align: str, align_at: str, wire: str
+) -> Iterator[State]:
+    """Run LocalPower as a run wants it; states tell images where somebody looks at them."""
+    rounding = start.rounding(wire, engine)
+    return local_power(
+        engine,
+        start.begin(engine),
+        schedule=schedule,
+        align=align,
+        align_at=align_at,
+        exact=start.tol > 0 or isinstance(schedule, Adaptive) or rounding is not None,
+        rank=start.rank,
+        doubt=start.doubt,
+        rounding=rounding,
+    )
 
-    def learnt(self, sent: Array | None, product: Array | None) -> Probes | None:
-        """The probes after a round; without a reply to all of them there are none."""
-        if sent is None or self.probes is None:
-            return self.probes
-        return None if product is None else self.probes.learn(sent, product)
 
-    def doubted(self, doubt: Doubt | None, rank: int, base: Array, eps: float) -> Self:
-        """Draw probes of what is outside of `base` if that is worth it; drop them if not needed."""
-        found, known = self.ritz(), None if doubt is None else doubt.certificate(self)
-        if doubt is None or found is None or known is None:
-            return self
-        if known.proven:
-            return replace(self, probes=None)
-        if self.probes is not None:
-            ended = not self.probes.following.shape[1] and not known.sure(doubt.certainty)
-            poor = base.shape[1] >= BETTER * self.probes.base.shape[1]
-            ended |= poor and known.p >= 1 and self.probes.degree >= LONG
-            if not ended or self.draws >= MOST_DRAWS:
-                return replace(self, resting=known.p <= RESTING * doubt.certainty)
-        ripe = np.linalg.norm(found.residuals[:, rank - 1]) <= RIPE * found.values[rank - 1]
-        ripe = ripe and base.shape[1] < len(base)
-        return self.probed(doubt, base, eps) if ripe else self
-
-    def missed(self, rank: int) -> Array:
-        """Directions that probes have found to be larger than vector number `rank` of the space."""
-        found = self.ritz()
-        if self.probes is None or found is None:
-            return self.basis[:, :0]
-        value = float(found.values[min(rank, len(found.values)) - 1])
-        return self.probes.above((1 + LARGER) * value)
-
-    def probed(self, doubt: Doubt, base: Array, eps: float) -> Self:
-        """Draw probes of what is outside of `base`."""
-        draws = self.draws + 1
-        number = doubt.before + draws
-        probes = draw(base, (doubt.seed, number), number, eps, self.PROBES)
-        return replace(self, probes=probes, draws=draws, resting=False)
-
-    def giving_up(self, value: float, coupling: float) -> Self:
-        """Drop vectors from the search space: their largest Ritz value, and their residual."""
-        hidden = self.hidden
-        if hidden < np.inf:
-            hidden = (value + hidden) / 2 + float(np.hypot((value - hidden) / 2, coupling))
-        return replace(self, hidden=hidden)
-
-    def answer(self) -> State:
-        """The state as those outside of the method see it: its basis is what was found so far."""
-        return self
+register("local_power", LocalPower)
+register("dpi", PowerIteration)
+register("one_shot", OneShot)
 
 
 def local_power(

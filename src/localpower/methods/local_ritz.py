@@ -1,464 +1,196 @@
-"""LocalRitz (an extension of the paper): exact block products in a search space with a good start.
+"""LocalRitz and block Krylov as methods: their options, and what they will cost.
 
-The server keeps a search space S, (d, c) and orthonormal, and what of its exact image ``AᵀA S`` is
-outside of it. A round sends a block Q, aggregates ``AᵀA Q``, adds both to the space, and takes the
-Ritz vectors X of all of it. The first block is
-
-- ``"merged"``: every shard sends its own leading eigenpairs, many of them, once; the server merges
-  these (`tasks.LowRank`). The space then has good directions far beyond the rank, so that rounding
-  blocks are enough from then on; and it is known how large an eigenvalue outside can be at most.
-- ``"random"``: Gaussian columns, as wide as all blocks are.
-
-The next block is what is proposed, less what is in S already:
-
-- ``"residual"``: ``R = AᵀA X - XΘ``. This is block Krylov, which local work has to beat.
-- ``"anchor"``: drift-corrected local power steps (`tasks.Refine`) on the anchor shard alone, in an
-  exchange with it after the round.
-- ``"all"``: the same on every shard, in the round that they are in already, aligned and averaged;
-  after the first round, when they have nothing to start from yet, on the anchor.
-- ``"anchor+residual"``, ``"all+residual"``: both, twice as wide.
-
-Where nothing proves that the space has all that is large, rounds carry random probes along
-(`evidence`).
+How they work is in `ritz`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil, log
+from typing import Any, ClassVar
 
 import numpy as np
 
-from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
-from localpower.core.linalg import Array, orth
-from localpower.core.rounding import UNITS, from_wire, to_wire
+from localpower.core.checks import whole
+from localpower.core.linalg import Array
 from localpower.engines.base import Engine
-from localpower.methods.local_power import Doubt, State, orthonormal, to_send
-from localpower.methods.rounding import WireRounding
-from localpower.worker.tasks import LeadingFactor, PowerSteps, Product, Proposal, Refine
+from localpower.methods.base import (
+    Method,
+    Start,
+    choice,
+    option,
+    register,
+    width_option,
+    wire_option,
+)
+from localpower.methods.costs import Decay, Estimate, Problem
+from localpower.methods.ritz import MERGED, PROPOSALS, STARTS, RitzState, local_ritz
+from localpower.methods.search import RESTART
+from localpower.methods.state import State
+from localpower.worker.local_matrix import GRAM_COLUMNS
 
-PROPOSALS = ("residual", "anchor", "all", "anchor+residual", "all+residual")
-STARTS = ("merged", "random")
-MERGED = 8  # times the rank: eigenpairs that a shard sends for a merged start
-RESTART = 8  # times the width: columns of the search space at most, or somewhat more than the start
-MISSED = 0.5  # sine to the search space from which on what probes find counts as new
-PROBED = 4  # times as many columns as long as probes have theirs as a base
-LACKING = 0.1  # of the last value: where so much may hide in what the space lacks, probes are lost
-TIGHT, GOOD = 0.25, 0.01  # couplings of a space, and residuals of vectors, of their values: where
-# the first are larger, probes are of what is outside of the vectors with smaller residuals alone
-VANISHED = 100  # units of eps that are left of a unit vector that was in the space already
+MERGED_ERROR = 0.03  # sine that a merged start leaves, times (σ_{w+1}/σ_k)^1.5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SearchState(State):
-    """A state with a search space S, (d, c); `inside` (c, ·) is ``SᵀZ`` for the base Z of probes.
+def _start_option() -> Any:
+    def check(name: str, value: Any) -> str:
+        start_of(value)
+        return str(value)
 
-    `spread` is the norm of the residuals of the base.
-    """
+    return option("merged", "the first block: merged, merged:200 (of each shard), random", check)
 
-    space: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    inside: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    spread: float = 0.0
-    PROBES: ClassVar[int] = 4
 
-    def turn(self) -> tuple[Array, Array]:
-        """All Ritz values, and what turns the space to the Ritz vectors."""
-        raise NotImplementedError
-
-    def covered(self, found: Ritz) -> Iterator[tuple[int, float]]:
-        """How many leading Ritz vectors cover the base of the probes, but for how much."""
-        c, count = self.space.shape[1], self.inside.shape[1]
-        if not c:
-            yield len(found.values), 0.0
-            return
-        coordinates = self.turn()[1][: len(self.inside)].T @ self.inside
-        for most in sorted({c, min(count, c), min(2 * count, c)}, reverse=True):
-            least = (
-                np.linalg.svd(coordinates[:most], compute_uv=False)[-1] if most >= count else 0.0
-            )
-            less = float(np.sqrt(max(1 - min(least, 1.0) ** 2, 0.0))) if least < 1 - 1e-12 else 0.0
-            yield most, 2 * self.spread * less + float(found.values[0]) * less**2
-
-    def searched(self, doubt: Doubt | None, rank: int, eps: float) -> Self:
-        """Draw probes if that is worth it: of what is outside of the space, or of its good part.
-
-        Vectors with large residuals say little where eigenvalues outside are nearly as large.
-        """
-        found = self.ritz()
-        if doubt is None or found is None or not self.space.shape[1]:
-            return self
-        values, turn = self.turn()
-        last, count = float(found.values[rank - 1]), len(values)
-        if self.probes is not None and min(x for _, x in self.covered(found)) > LACKING * last:
-            self = replace(self, probes=None)
-        rest = found.values[rank:]
-        near = last - rest
-        tight = not len(rest) or (
-            near.min() > 0 and np.diagonal(found.gram)[rank:] @ (1 / near) <= TIGHT * last
+def start_of(start: Any) -> tuple[str, int]:
+    """Read ``"merged"``, ``"merged:200"`` or ``"random"``."""
+    name, colon, count = start.partition(":") if isinstance(start, str) else (start, "", "")
+    if name not in STARTS or (colon and (name != "merged" or not count.isdecimal())):
+        raise ValueError(
+            f"start={start!r} is not known: take one of {', '.join(STARTS)}, or 'merged:200' for "
+            "so many eigenvectors of every shard"
         )
-        if not tight:
-            sizes = np.sqrt(np.maximum(np.diagonal(found.gram), 0.0))
-            good = sizes <= GOOD * found.values
-            count = max(rank, int(np.argmin(good)) if not good.all() else count)
-        base = self.space if tight else self.space @ turn[:, :count]
-        after = self.doubted(doubt, rank, base, eps)
-        if after.draws == self.draws:
-            return after
-        inside = np.eye(len(values)) if tight else turn[:, :count]
-        return replace(after, inside=inside, spread=found.leading(count).coupling())
+    return name, int(count or 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RitzState(SearchState):
-    """A state of LocalRitz: the search space, its image, and what shards proposed.
+class _Ritz(Method):
+    """What LocalRitz and block Krylov have in common."""
 
-    `outer` is ``(I - SSᵀ)AᵀA S`` and `projected` is ``SᵀAᵀA S``, of which the lower half counts.
-    `values` (c,) are all Ritz values, `residuals` (d, r) those of the leading vectors and `gram`
-    (c, c) the inner products of all. `noises` is what rounding for the wire may have done to the
-    columns of the image. Blocks have `block` columns, and
-    `rank` vectors are asked for. Before the first product only `basis` is
-    known; `start` is the first block.
-    """
+    __slots__ = ()
+    start: str
+    wire: str
+    iterates: ClassVar[bool] = True
+    certifies: ClassVar[bool] = True
+    sends_probes: ClassVar[bool] = True
+    automatic: ClassVar[bool] = True
+    state_type: ClassVar[type[State]] = RitzState
+    compared: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
-    start: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    rank: int = 0
-    block: int = 0
-    values: Array = field(default_factory=lambda: np.zeros(0))
-    residuals: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    gram: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    noises: Array = field(default_factory=lambda: np.zeros(0))
-    outer: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    projected: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    proposed: Array | None = None
+    def workspace(self, columns: int, width: int) -> float:
+        """The search space and its image besides."""
+        return (6 + 2 * RESTART) * columns * width * 8
 
-    def turn(self) -> tuple[Array, Array]:
-        """All Ritz values, and what turns the space to the Ritz vectors."""
-        return ritz_turn(self.projected)
+    def estimate(self, problem: Problem, decay: Decay) -> Estimate:
+        """A merged start, a wide product, and narrow ones."""
+        d, k, rounds = problem.columns, problem.rank, rounds_after_merging(decay)
+        wide = min(max(MERGED * k, problem.width), d)
+        found = sum(min(s, wide) for s in problem.sizes)
+        start = problem.round("LeadingFactor", 0, d * found / len(problem.sizes))
+        first = d * min(max(found, problem.width), wide)
+        records = [start, *[problem.round("PowerSteps", first, first)] * min(1, rounds - 1)]
+        records += [problem.round("PowerSteps", d * k, d * k)] * (rounds - 2)
+        alone = d * problem.share + 9.0 * d**3 if d <= GRAM_COLUMNS else 5 * problem.product(wide)
+        merges = len(problem.sizes) * 24.0 * d * wide**2
+        flops = alone + merges + problem.product(wide) + (rounds - 2) * problem.product(k)
+        return Estimate(records, flops + rounds * round_flops(problem))
 
-    def ritz(self) -> Ritz | None:
-        """All Ritz values, and residuals of the leading vectors.
+    def _iterate(self, engine: Engine, start: Start, proposal: str, steps: int) -> Iterator[State]:
+        name, wide = start_of(self.start)
+        return local_ritz(
+            engine,
+            start.begin(engine),
+            start.rank,
+            proposal=proposal,
+            steps=steps,
+            start=name if start.state is None else "random",
+            wide=wide,
+            doubt=start.doubt,
+            rounding=start.rounding(self.wire, engine),
+        )
 
-        After a merged start, those of ``FFᵀ``: what it lacks is in `noise`.
-        """
-        return Ritz(self.values, self.residuals, self.gram) if self.values.size else None
 
-
-def local_ritz(
-    engine: Engine,
-    state: State,
-    rank: int,
-    *,
-    proposal: str,
-    steps: int,
-    start: str = "merged",
-    wide: int = 0,
-    doubt: Doubt | None = None,
-    rounding: WireRounding | None = None,
-) -> Iterator[RitzState]:
-    """Run LocalRitz from `state` for `rank` vectors and yield the state after every round.
+@dataclass(frozen=True, slots=True)
+class LocalRitz(_Ritz):
+    """LocalRitz: a certified tolerance in a handful of rounds; beyond the paper.
 
     Parameters
     ----------
-    engine : Engine
-        Holds the shards.
-    state : State
-        Its basis, (d, r), is the random start; or a `RitzState` to go on from.
-    rank : int
-        How many vectors are asked for.
     proposal : str
-        One of `PROPOSALS`.
+        What the next block is made from: ``"residual"``, local work of one shard or all,
+        ``"anchor"`` or ``"all"``, or both, as in ``"anchor+residual"``.
     steps : int
         Local steps of a proposal.
     start : {"merged", "random"}
-        The first block: what shards find alone, merged; or the basis of `state`.
-    wide : int
-        Eigenpairs that a shard sends for a merged start; by default 8 times the rank.
-    doubt : Doubt, optional
-        When to send probes; by default never.
-    rounding : WireRounding, optional
-        How messages are rounded.
+        ``"merged"`` begins with the leading eigenvectors of all shards, which saves rounds and
+        often proves that nothing is missed; ``"merged:200"`` takes 200 of each shard, where 8
+        times the rank do not prove enough.
+    width : int, optional
+        Columns that are iterated, r, at least the rank; by default 5 more.
+    wire : {"float64", "float32", "bfloat16"}
+        What numbers are rounded to in messages, wherever that does not limit what is reached.
     """
-    if not isinstance(state, RitzState):
-        if start == "merged":
-            state = merged(engine, state.basis, rank, wide or MERGED * rank, doubt, rounding)
-            yield state
-        else:
-            nothing = np.zeros((engine.columns, 0))
-            state = RitzState(
-                state.basis,
-                start=state.basis,
-                rank=rank,
-                block=state.basis.shape[1],
-                space=nothing,
-                outer=nothing,
-            )
-    width = state.basis.shape[1]
-    most = max(RESTART * width, state.start.shape[1] + 4 * width)
-    space = Columns(state.space, most + 2 * width)
-    while True:
-        if rounding is not None and rounding.limits(
-            rounding.standing(state.exact, state.noise), state.noise
-        ):
-            state = _measured_again(engine, state, rank)
-            space = Columns(state.space, most + 2 * width)
-            yield state
-            continue
-        missed = outside(state.missed(rank + 1), state.space, MISSED)
-        Q = _next_block(engine, state, missed, proposal, steps, rounding)
-        if missed.shape[1]:  # they are searched from now on; what else may be hidden is asked anew
-            state = replace(state, probes=None)
-        state = state.searched(doubt, rank, float(np.finfo(engine.dtype).eps))
-        if not Q.shape[1] and state.probe_block is None:
-            return
-        state = _round(engine, state, Q, space, proposal, steps, rounding)
-        full = state.space.shape[1] > (most if state.probes is None else PROBED * most)
-        if full or rounding is not None:
-            state = _turned(state, most // 2 if full else state.space.shape[1])
-            space = Columns(state.space, most + 2 * width)
-        yield state
+
+    proposal: str = choice("residual", PROPOSALS, "what the next block is made from")
+    steps: int = option(8, "local steps of a proposal", whole, int)
+    start: str = _start_option()
+    width: int | None = width_option()
+    wire: str = wire_option()
+
+    about: ClassVar[str] = "certified in a handful of rounds"
+
+    @property
+    def name(self) -> str:
+        """The short form."""
+        return "local_ritz"
+
+    @property
+    def only_sums(self) -> bool:
+        """Neither a merged start nor an exchange with one shard."""
+        return self.start == "random" and "anchor" not in self.proposal
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """Yield the state after every round."""
+        return self._iterate(engine, start, self.proposal, self.steps)
 
 
-class Columns:
-    """A matrix that grows by columns, without a copy as long as there is room for `most`."""
+@dataclass(frozen=True, slots=True)
+class BlockKrylov(_Ritz):
+    """Block Krylov: LocalRitz without local work in its blocks; `start` is that of `LocalRitz`."""
 
-    def __init__(self, start: Array, most: int) -> None:
-        self.start, self.most, self.count = start, most, start.shape[1]
-        self.room: Array | None = None
+    start: str = _start_option()
+    width: int | None = width_option()
+    wire: str = wire_option()
 
-    def append(self, block: Array) -> Array:
-        """Put a block behind, and return all; what was returned before stays as it is."""
-        count = self.count + block.shape[1]
-        if self.room is None or count > self.room.shape[1]:
-            held = self.start if self.room is None else self.room[:, : self.count]
-            self.room = np.empty((len(block), max(self.most, count)), order="F")
-            if self.count:
-                self.room[:, : self.count] = held
-        self.room[:, self.count : count] = block
-        self.count = count
-        return self.room[:, :count]
+    about: ClassVar[str] = "block Krylov: the same without local work"
 
+    @property
+    def name(self) -> str:
+        """The short form."""
+        return "block_krylov"
 
-def merged(
-    engine: Engine,
-    random: Array,
-    rank: int,
-    wide: int,
-    doubt: Doubt | None,
-    rounding: WireRounding | None,
-) -> RitzState:
-    """Merge what shards find alone; fill up with random columns where that is too little."""
-    d, width = random.shape
-    wide = min(max(wide, width), d)
-    reply = "" if rounding is None else "float32"  # fewer digits would cost the proof
-    total = engine.sum(LeadingFactor(wide, 2 * wide, reply)).cut(wide)
-    U, sizes, _ = np.linalg.svd(total.factor.astype(np.float64, copy=False), full_matrices=False)
-    kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())
-    F, hidden = U[:, :kept], total.rest + float(np.square(sizes[kept:]).max(initial=0.0))
-    missing = max(0, width - F.shape[1])
-    if missing:
-        F = np.hstack([F, outside(random.astype(np.float64)[:, :missing], F, 0.0)])
-    F = np.ascontiguousarray(F).astype(engine.dtype, copy=False)
-    hidden = hidden if 0 <= hidden < np.inf else float("inf")  # what is no bound proves nothing
-    nothing, count = np.zeros((d, 0)), F.shape[1] * (hidden < np.inf)
-    values = np.pad(np.square(sizes[:kept]), (0, missing))[:count]
-    state = RitzState(
-        np.ascontiguousarray(F[:, :width]),
-        round=1,
-        steps=1,
-        noise=hidden / (float(values[:1].sum()) or 1.0),
-        hidden=hidden,
-        values=values,
-        residuals=np.zeros((1, min(width, count))),
-        gram=np.zeros((count, count)),
-        start=F,
-        rank=rank,
-        block=rank,
-        space=nothing,
-        outer=nothing,
-    )
-    kth = float(sizes[rank - 1] ** 2) if len(sizes) >= rank else 0.0
-    if doubt is not None and hidden > kth / 2 and F.shape[1] < d:  # it may not prove enough
-        state = state.probed(doubt, F, float(np.finfo(engine.dtype).eps))
-        return replace(state, inside=np.eye(F.shape[1]))
-    return state
+    @property
+    def only_sums(self) -> bool:
+        """Not with a merged start."""
+        return self.start == "random"
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """Yield the state after every round."""
+        return self._iterate(engine, start, "residual", 1)
 
 
-def _measured_again(engine: Engine, state: RitzState, rank: int) -> RitzState:
-    """Multiply the answer once more, in full, where rounding is what is left of its residual.
-
-    The space has been turned, so the answer is in its first columns.
-    """
-    S, outer, noises = state.space, state.outer.copy(), state.noises.copy()
-    X = np.ascontiguousarray(S[:, :rank]).astype(engine.dtype, copy=False)
-    G = engine.sum(PowerSteps(X, 1)).product.astype(np.float64)
-    H, noises[:rank] = state.projected.copy(), 0.0
-    inside = S.T @ G
-    H[:, :rank], H[:rank] = inside, inside.T
-    outer[:, :rank] = G - S @ inside
-    return _turned(_settled(state, S, outer, H, noises), S.shape[1])
+register("local_ritz", LocalRitz)
+register("block_krylov", BlockKrylov)
 
 
-def _next_block(
-    engine: Engine,
-    state: RitzState,
-    missed: Array,
-    proposal: str,
-    steps: int,
-    rounding: WireRounding | None,
-) -> Array:
-    """Put together what is proposed, less what is in the space already."""
-    if not state.space.shape[1]:
-        return state.start
-    proposed = state.proposed
-    if proposed is None and proposal != "residual":
-        proposed = _exchange(engine, state, steps, rounding)
-    eps = float(np.finfo(engine.dtype).eps)
-    R = state.residuals[:, : state.block]
-    noises = np.sqrt(np.square(ritz_turn(state.projected)[1]).T @ np.square(state.noises))
-    floor = np.maximum(ROUNDING * eps * state.values[0], noises[: R.shape[1]])
-    R = R[:, np.linalg.norm(R, axis=0) > floor]  # not what has converged
-    parts = [missed] if proposed is None else [missed, proposed]
-    if rounding is not None and proposed is not None:  # only what is new was sent
-        parts = [missed, proposed[:, np.linalg.norm(proposed, axis=0) > VANISHED * eps]]
-    if "residual" in proposal:
-        parts.append(R)
-    Q = outside(np.hstack(parts), state.space, VANISHED * eps)
-    if not Q.shape[1]:  # nothing new was proposed
-        Q = outside(R, state.space, VANISHED * eps)
-    return Q.astype(engine.dtype, copy=False)
+def rounds_after_merging(decay: Decay) -> int:
+    """After a merged start the space has all but what is beyond that; narrow blocks follow."""
+    start = min(MERGED * decay.rank, decay.columns)
+    if start >= decay.columns or start >= len(decay.values):
+        return 1
+    gap = decay.gap(start)
+    error = MERGED_ERROR / (1 + gap) ** 1.5
+    degree = max(0.0, log(error / 2 / decay.tol) / float(np.arccosh(1 + 2 * gap)))
+    return min(2 + ceil(degree), 2 + ceil((decay.columns - start) / decay.rank))
 
 
-def _round(
-    engine: Engine,
-    state: RitzState,
-    Q: Array,
-    space: Columns,
-    proposal: str,
-    steps: int,
-    rounding: WireRounding | None,
-) -> RitzState:
-    """Multiply the block and the probes; let all shards propose in the same round if wanted."""
-    sent, reply, name = Q, "", ""
-    if rounding is not None:
-        name, reply = rounding.name, rounding.for_block(rounding.standing(state.exact, state.noise))
-        sent = to_wire(Q, name)
-    proposed, block = None, state.probe_block
-    probes = None if block is None else to_send(block, engine.dtype, rounding)
-    answer: Product | Proposal
-    if not proposal.startswith("all") or state.exact is None:
-        answer = engine.sum(PowerSteps(sent, 1, reply=reply, probes=probes))
-    else:
-        task = _refine(engine, sent, *state.exact, steps, reply, name)
-        answer = engine.sum(replace(task, probes=probes))
-        proposed = from_wire(answer.proposal)
-    product = from_wire(answer.product)
-    noises = np.zeros(Q.shape[1])
-    if rounding is not None:
-        Q, product = _orthonormal(from_wire(sent), product, state)
-        noises = UNITS[reply] * np.linalg.norm(product, axis=0)
-    Q = Q.astype(np.float64, copy=False)
-    learnt = state.learnt(probes, answer.probes)
-    S = space.append(Q) if Q.shape[1] else state.space
-    inside = Q.T @ state.outer
-    H = np.block([[state.projected, inside.T], [inside, Q.T @ product]])
-    outer = product - S @ (S.T @ product)
-    outer -= S @ (S.T @ outer)
-    outer = np.hstack([state.outer - Q @ inside, outer])
-    state = replace(
-        state, round=state.round + 1, steps=state.steps + 1, probes=learnt, proposed=proposed
-    )
-    return _settled(state, S, outer, H, np.append(state.noises, noises))
+def round_flops(problem: Problem) -> float:
+    """Operations of the coordinator in a round."""
+    return 8.0 * problem.columns * RESTART * problem.width**2
 
 
-def _settled(
-    state: RitzState, S: Array, outer: Array, projected: Array, noises: Array
-) -> RitzState:
-    """Take the Ritz vectors of a space."""
-    width = state.basis.shape[1]
-    values, turn = ritz_turn(projected)
-    lead = turn[:, :width]
-    X, R = S @ lead, outer @ lead
-    rounded = np.sqrt(np.square(lead[:, : state.rank]).T @ np.square(noises))
-    return replace(
-        state,
-        basis=X.astype(state.basis.dtype, copy=False),
-        exact=(X, X * values[:width] + R),
-        noise=float(rounded.max(initial=0.0) / (values[0] or 1.0)),
-        values=values,
-        residuals=R,
-        gram=turn.T @ (outer.T @ outer) @ turn,
-        noises=noises,
-        space=S,
-        outer=outer,
-        projected=projected,
-    )
-
-
-def _turned(state: RitzState, most: int) -> RitzState:
-    """Turn the space to its leading Ritz vectors, `most` at the most.
-
-    Those that are dropped are outside from then on; what is known of the outside grows by them.
-    """
-    values, turn = ritz_turn(state.projected)
-    noises = np.sqrt(np.square(turn).T @ np.square(state.noises))
-    if len(values) > most:
-        outer = np.sqrt(max(float(np.linalg.eigvalsh(state.gram[most:, most:])[-1]), 0.0))
-        state = state.giving_up(float(values[most]), float(outer))
-    turn = turn[:, :most]
-    inside = turn[: len(state.inside)].T @ state.inside
-    return replace(
-        state,
-        space=state.space @ turn,
-        outer=state.outer @ turn,
-        projected=np.diag(values[:most]),
-        values=values[:most],
-        gram=state.gram[:most, :most],
-        noises=noises[:most],
-        inside=inside,
-    )
-
-
-def _orthonormal(Q: Array, product: Array, state: RitzState) -> tuple[Array, Array]:
-    """Take from a block that was rounded what is in the space, and make it orthonormal again."""
-    if state.space.size:
-        inside = state.space.T @ Q
-        Q = Q - state.space @ inside
-        product = product - state.space @ (state.projected @ inside) - state.outer @ inside
-    return orthonormal(Q, product)
-
-
-def _exchange(engine: Engine, state: RitzState, steps: int, rounding: WireRounding | None) -> Array:
-    """Let the anchor shard propose."""
-    assert state.exact is not None
-    X, image = state.exact
-    name = "" if rounding is None else rounding.name
-    task = _refine(engine, X[:, :0], X, image, steps, name, name)
-    (reply,) = engine.map(task, engine.anchor_first()[:1])
-    return from_wire(reply.proposal)
-
-
-def _refine(
-    engine: Engine, block: Array, X: Array, image: Array, steps: int, reply: str, name: str
-) -> Refine:
-    def message(A: Array) -> Array:
-        return np.ascontiguousarray(A.astype(engine.dtype, copy=False))
-
-    block = block if name else message(block)
-    return Refine(block, message(X), message(image), steps, sum(engine.rows), reply, name)
-
-
-def outside(P: Array, S: Array, smallest: float) -> Array:
-    """Orthonormal basis of what of the columns of P is orthogonal to the orthonormal S.
-
-    Directions of which no more than `smallest` is left, of unit columns, are left out.
-    """
-    norms = np.linalg.norm(P, axis=0)
-    P = P[:, norms > 0] / norms[norms > 0]
-    for _ in range(2):
-        P = P - S @ (S.T @ P)
-    if not P.size:
-        return P
-    U, sizes, _ = np.linalg.svd(P, full_matrices=False)
-    Q = U[:, sizes > smallest][:, : S.shape[0] - S.shape[1]]
-    return orth(Q - S @ (S.T @ Q)) if Q.size else Q
+def leading_values(engine: Engine, rank: int, width: int, rounds: int = 5) -> Array:
+    """Approximate leading eigenvalues, (width,), from some rounds of a random start."""
+    start = Start(min(rank, width), width, np.random.default_rng(0))
+    states = BlockKrylov(start="random").states(engine, start)
+    *_, last = (state for state in islice(states, rounds) if isinstance(state, RitzState))
+    return np.maximum(last.values[:width], 0.0)

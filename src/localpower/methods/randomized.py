@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from localpower.core.linalg import orth, pad_basis
 from localpower.engines.base import Engine
+from localpower.methods.base import Method, Start, register
+from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.factors import split_rows, triangles
-from localpower.methods.local_power import State
+from localpower.methods.state import State
 from localpower.worker.tasks import PowerSteps, ProjectRows, Scatter
 
 
@@ -24,7 +28,7 @@ def dr_svd(
     The width of Ω is ``k + ⌊(d - k)/4⌋`` unless given.
     """
     d = engine.columns
-    width = rank + (d - rank) // 4 if width is None else width
+    width = sketch_width(d, rank) if width is None else width
     Omega = rng.standard_normal((d, width)).astype(engine.dtype)
     W = engine.sum(PowerSteps(Omega, steps=1)).product
     W = (W / (np.abs(W).max() or 1.0)).astype(engine.dtype)
@@ -36,3 +40,44 @@ def dr_svd(
     Bt = engine.sum(Scatter([ProjectRows(W, block) for block in blocks])).product
     V = np.linalg.svd(Bt, full_matrices=False)[0][:, :rank]
     yield State(pad_basis(V, rank).astype(engine.dtype, copy=False), round=3, steps=2)
+
+
+def sketch_width(columns: int, rank: int) -> int:
+    """The paper's ``k + ⌊(d - k)/4⌋``."""
+    return rank + (columns - rank) // 4
+
+
+@dataclass(frozen=True, slots=True)
+class RandomizedSVD(Method):
+    """DR-SVD, the distributed randomised SVD of the paper's appendix: three rounds."""
+
+    about: ClassVar[str] = "distributed randomised SVD, three rounds"
+    compared: ClassVar[tuple[dict[str, object], ...]] = ({},)
+
+    @property
+    def name(self) -> str:
+        """The short form."""
+        return "dr_svd"
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """Yield a state after each of its rounds; the last is the answer."""
+        return dr_svd(engine, start.rank, start.rng)
+
+    def largest(self, columns: int, rank: int) -> int:
+        """The sketch."""
+        return columns * sketch_width(columns, rank)
+
+    def estimate(self, problem: Problem, decay: Decay) -> Estimate:
+        """A product, triangles, and a projection."""
+        d, wide = problem.columns, sketch_width(problem.columns, problem.rank)
+        triangle = sum(min(s, wide) * wide for s in problem.sizes) / len(problem.sizes)
+        records = [
+            problem.round("PowerSteps", d * wide, d * wide),
+            problem.round("Triangle", d * wide, triangle),
+            problem.round("ProjectRows", d * wide + triangle, d * wide),
+        ]
+        flops = 3 * problem.product(wide)
+        return Estimate(records, flops, "does not reach a tolerance", False)
+
+
+register("dr_svd", RandomizedSVD)

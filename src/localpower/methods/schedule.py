@@ -103,23 +103,31 @@ class Function:
 
 
 def settled(schedule: Any) -> Any:
-    """What a user gives as ``schedule=``, in a form that can be read more than once."""
-    if callable(schedule):
-        return schedule if isinstance(schedule, Function) else Function(schedule)
-    if not isinstance(schedule, Iterator):
+    """What a user gives as ``schedule=``, checked, in a form that can be read more than once.
+
+    Names stay; functions are called once for every round; times become a tuple.
+    """
+    if isinstance(schedule, str | Function):
+        parse(schedule, 1)
         return schedule
-    times = list(islice(schedule, MOST_TIMES + 1))
-    if len(times) > MOST_TIMES:
+    if callable(schedule):
+        return Function(schedule)
+    times = islice(schedule, MOST_TIMES + 1) if isinstance(schedule, Iterator) else schedule
+    found = tuple(_at(times).times)
+    if len(found) > MOST_TIMES:
         raise ValueError(
             f"schedule={schedule!r} gives more than {MOST_TIMES} times: give a set that ends "
             "earlier, or a function from the round to its steps"
         )
-    return times
+    return found
 
 
-def can_be_compared(schedule: Any) -> bool:
-    """Whether a later process can tell that it was given the same ``schedule=``."""
-    return not callable(schedule) and not isinstance(schedule, Iterator)
+def read(text: str) -> str | set[int]:
+    """What a text stands for: a name, or times in braces, as ``{0,4,8}``."""
+    inner = text.strip()
+    if inner.startswith("{") and inner.endswith("}"):
+        return {int(time) for time in inner[1:-1].split(",")}
+    return inner
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
@@ -131,30 +139,29 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 def parse(schedule: str | Iterable[int] | Schedule, steps: int) -> Schedule:
-    """Turn what a user may give as ``schedule=`` into a schedule.
-
-    Accepts a name (``"halving"``, or ``"halving:3"`` for every third round), a set of
-    communication times, or a function from the round to its steps.
-    """
-    schedule = settled(schedule)
+    """Turn what `settled` returns into a schedule."""
     if callable(schedule):
         return schedule
-    if isinstance(schedule, str):
-        name, _, every = schedule.partition(":")
-        if name not in SCHEDULES or (
-            every and (name in ("constant", "adaptive") or not every.isdecimal())
-        ):
-            raise ValueError(
-                f"schedule={schedule!r} is not known: take one of {', '.join(SCHEDULES)}, "
-                "'halving:3' to halve every third round, a set of communication times, or a "
-                "function from the round to its steps"
-            )
-        if every and int(every) == 0:
-            raise ValueError(f"schedule={schedule!r}: decay every 1 or more rounds, not every 0")
-        return SCHEDULES[name](steps, int(every)) if every else SCHEDULES[name](steps)
+    if not isinstance(schedule, str):
+        return _at(schedule)
+    name, _, every = schedule.partition(":")
+    if name not in SCHEDULES or (
+        every and (name in ("constant", "adaptive") or not every.isdecimal())
+    ):
+        raise ValueError(
+            f"schedule={schedule!r} is not known: take one of {', '.join(SCHEDULES)}, "
+            "'halving:3' to halve every third round, a set of communication times, or a "
+            "function from the round to its steps"
+        )
+    if every and int(every) == 0:
+        raise ValueError(f"schedule={schedule!r}: decay every 1 or more rounds, not every 0")
+    return SCHEDULES[name](steps, int(every)) if every else SCHEDULES[name](steps)
+
+
+def _at(times: Any) -> At:
     try:
-        return At(schedule)
+        return At(times)
     except TypeError:
         raise TypeError(
-            f"schedule={schedule!r} must be a name, a set of communication times or a function"
+            f"schedule={times!r} must be a name, a set of communication times or a function"
         ) from None

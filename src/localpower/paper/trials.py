@@ -13,9 +13,10 @@ from localpower.core.linalg import Array, random_basis
 from localpower.engines.base import Engine
 from localpower.engines.inline import Inline
 from localpower.methods.averaging import uda, wda
-from localpower.methods.local_power import State, local_power
+from localpower.methods.local_power import local_power
 from localpower.methods.randomized import dr_svd
 from localpower.methods.schedule import parse
+from localpower.methods.state import State
 from localpower.paper.grams import GramEngine, Grams, in_step
 from localpower.paper.problems import RANK, Problem
 from localpower.worker.shard import Shard

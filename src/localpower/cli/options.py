@@ -1,0 +1,342 @@
+"""The options of the command line, made from those of the functions that it calls."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from inspect import signature
+from shlex import quote
+from textwrap import fill, indent
+from typing import Any, NoReturn
+
+from localpower.api import svd
+from localpower.comparison import shown
+from localpower.data.blocks import Options
+from localpower.data.partition import PARTITIONS
+from localpower.methods import REGISTRY
+from localpower.methods.scaling import SCALES
+from localpower.options import CERTAINTY, Budget, Faults
+from localpower.planning import FLOPS, NETWORKS, plan
+
+WHERE = "folder of data sets, before LOCALPOWER_DATA and the user's cache"
+READING = "columns", "drop", "label", "header", "delimiter", "key", "missing"  # a model has them
+SPELT = {"rng": "seed"}  # names that are others on the command line
+NAMES = sorted({*signature(svd).parameters, *signature(plan).parameters,
+                *(entry.name for entry in fields(Options)), "cache"} - {"data"},
+               key=len, reverse=True)  # fmt: skip
+
+
+def as_cli_wording(text: str) -> str:
+    """Name options as they are given on the command line: ``drop=['id']`` is ``--drop id``."""
+    text = re.sub(r" \(give [^()]* to localpower\.read, and what it returns as data\)", "", text)
+
+    def option(match: re.Match[str]) -> str:
+        name = SPELT.get(match[1], match[1]).replace("_", "-")
+        value = match[2] or ""
+        if value in ("True", "False"):
+            return f"--{'no-' * (value == 'False')}{name}"
+        listed = ",".join(re.findall(r"[^\s,'\"\[\]][^,'\"\[\]]*", value))
+        return f"--{name}{' ' * bool(listed)}{quote(listed) if ' ' in listed else listed}"
+
+    return re.sub(
+        rf"(?<![\w:,.'])({'|'.join(NAMES)})=(\[[^]]*\]|'[^']*'|[^\s,;:()]+)?", option, text
+    )
+
+
+def methods_text() -> str:
+    """All methods with their options, for the help."""
+    lines = []
+    for name, form in REGISTRY.items():
+        lines.append(f"  {name:<16} {form.kind.about}")
+        for option, entry in form.options().items():
+            text = f"{option}={entry.default}: {entry.metadata['help']}"
+            lines.append(indent(fill(text, 72, subsequent_indent="  "), "      "))
+    return "\n".join(lines)
+
+
+def group(kind: type[Any]) -> Callable[[str], Any]:
+    """Read ``name=value,name=value`` as an object of a class of options."""
+    known = {entry.name: str(entry.type) for entry in fields(kind)}
+
+    def read(text: str) -> Any:
+        given: dict[str, Any] = {}
+        for part in text.split(","):
+            name, equals, value = part.strip().partition("=")
+            if name not in known or not equals:
+                raise argparse.ArgumentTypeError(
+                    f"{part!r}: give some of {', '.join(f'{each}=...' for each in known)}"
+                )
+            try:
+                number = int if known[name] == "int" else float
+                given[name] = value if known[name] == "str" else number(value)
+            except ValueError:
+                raise argparse.ArgumentTypeError(f"{part!r} needs a number") from None
+        try:
+            return kind(**given)
+        except (TypeError, ValueError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Names an option's value once."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=22)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {action.metavar or action.dest.upper()}"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help fits a screen: what is rarely needed is explained by ``--help-all``."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(formatter_class=Formatter, **how)
+        self.rarely: list[argparse.Action] = []
+
+    def rare(self, group: Any, *names: str, **how: Any) -> None:
+        """Add an option that is rarely needed."""
+        self.rarely.append(group.add_argument(*names, **how))
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where the options are explained."""
+        super().error(f"{message}; see {self.prog} --help")
+
+    def format_help(self) -> str:
+        """Leave out what is rare, but for the names."""
+        if not self.rarely:
+            return super().format_help()
+        texts = [action.help for action in self.rarely]
+        names = ", ".join(action.option_strings[-1] for action in self.rarely)
+        try:
+            for action in self.rarely:
+                action.help = argparse.SUPPRESS
+            short = super().format_help()
+        finally:
+            for action, text in zip(self.rarely, texts, strict=True):
+                action.help = text
+        return f"{short}\n{fill(f'more in --help-all: {names}', 79)}\n"
+
+
+class Extend(argparse.Action):
+    """Adds to a list: ``--drop a --drop b`` is ``--drop a,b``."""
+
+    def __call__(self, parser: Any, options: Any, values: Any, option: Any = None) -> None:
+        """Add what was given now to what was given before."""
+        setattr(options, self.dest, [*(getattr(options, self.dest) or ()), *values])
+
+
+class HelpAll(argparse.Action):
+    """``--help-all``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print the help with all options, and the methods with theirs."""
+        print(argparse.ArgumentParser.format_help(parser), end="")
+        if any("--method" in action.option_strings for action in parser._actions):
+            print(f"\nmethods and their options:\n{methods_text()}")
+        parser.exit()
+
+
+def add_command(
+    commands: Any, name: str, run: Any, summary: str, *examples: str, usage: str | None = None
+) -> Parser:
+    """Add a subcommand; its help starts with examples."""
+    first, *more = [f"localpower {example}" for example in examples]
+    text = "\n".join([f"example: {first}", *(f"         {example}" for example in more)])
+    usage = None if usage is None else f"localpower {name} {usage}"
+    command: Parser = commands.add_parser(name, help=summary, usage=usage, description=text)
+    command.set_defaults(command=run)
+    return command
+
+
+def add_fit(commands: Any, run: Any) -> None:
+    """Add ``fit``."""
+    command = add_command(
+        commands,
+        "fit",
+        run,
+        "find the components of rows and write a model",
+        "fit rows.csv -k 5 --center -o model",
+        "fit 'rows/*.parquet' -k 5 --drop id,name -o model",
+        usage="DATA [DATA ...] -k K [-o MODEL] [options]",
+    )
+    add, rare = command.add_argument, command.rare
+    _add_rank(command)
+    add("-o", "--output", metavar="MODEL", help="directory to write the model to")
+    add("--report", metavar="PAGE", help="write the page of the run, an .html file")
+    _add_columns(command)
+    add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")
+    add("--json", action="store_true", help="print JSON instead of tables")
+    add_reading(command)
+
+    shards = command.add_argument_group("shards and workers")
+    _add_shards(command, shards)
+    shards.add_argument("--engine", default="threads", metavar="NAME",
+        help="threads, processes:4, dask, ray, spark, mpi")  # fmt: skip
+    rare(shards, "--faults", type=group(Faults), metavar="A=B,...",
+         help="deadline=SECONDS, retries=N, on_loss=stop or degrade")  # fmt: skip
+
+    method = command.add_argument_group("method")
+    method.add_argument("--method", default="auto", metavar="NAME",
+        help="auto (the cheapest, see plan), or a name of the list in --help-all, with options as "
+        "in local_power:steps=4,schedule=halving")  # fmt: skip
+    method.add_argument("--tol", type=float, metavar="SINE",
+        help="certified angle to reach (auto 1e-8, else 0)")  # fmt: skip
+    rare(method, "--certainty", type=_certainty, default=CERTAINTY, metavar="P",
+         help=f"how sure: a chance to be wrong ({CERTAINTY:g}), or proven")  # fmt: skip
+    method.add_argument("--max-rounds", type=int, metavar="N",
+        help="rounds at most (30; auto takes what it needs)")  # fmt: skip
+    end = command.add_argument_group("when to stop and go on")
+    rare(end, "--budget", type=group(Budget), metavar="A=B,...", help="bytes=N, seconds=S")
+    rare(end, "--checkpoint", metavar="FILE", help="write the state here after every round")
+    rare(end, "--every", type=_number, default=1, metavar="N", help="rounds from one to the next")
+    rare(end, "--resume", action="store_true", help="go on from the checkpoint if it is there")
+    add_grid(partial(rare, command))
+
+
+def add_plan(commands: Any, run: Any) -> None:
+    """Add ``plan``."""
+    command = add_command(
+        commands,
+        "plan",
+        run,
+        "what each method would cost, before anything is run",
+        "plan rows.npy -k 10 -m 100",
+        "plan 1000000x5000 -k 10 -m 100 --latency 'wide area'",
+        usage="DATA|NxD -k K [options]",
+    )
+    add = command.add_argument
+    _add_rank(command)
+    add("-m", "--workers", type=_number, metavar="M", help="in how many shards the rows are")
+    add("--tol", type=float, metavar="SINE", help="angle to reach (1e-8)")
+    add("--latency", type=_latency, default="data centre", metavar="SECONDS",
+        help=f"of a hop; or {_names(NETWORKS)}")  # fmt: skip
+    add("--bandwidth", type=float, metavar="RATE", help="bytes a second")
+    add("--flops", type=float, default=FLOPS, metavar="RATE", help=f"of one worker ({FLOPS:.0e})")
+    _add_columns(command)
+    command.rare(command, "--width", type=int, metavar="R",
+                 help="columns that are iterated (K + 5)")  # fmt: skip
+    add_reading(command)
+
+
+def add_compare(commands: Any, run: Any) -> None:
+    """Add ``compare``."""
+    command = add_command(
+        commands,
+        "compare",
+        run,
+        "run the methods on the same rows: a table and a picture",
+        "compare rows.npy -k 5 --methods local_ritz,dpi -o it.png",
+        usage="DATA [DATA ...] -k K [-o FILE] [options]",
+    )
+    add = command.add_argument
+    _add_rank(command)
+    add("-o", "--output", metavar="FILE", help="draw the angles, as .png or .svg")
+    usual = f"also with options, as local_power:steps=8; by default {_names(shown())}"
+    add("--methods", metavar="A,B", help=usual)
+    add("--tol", type=float, default=1e-6, metavar="SINE", help="angle to reach (1e-6)")
+    add("--max-rounds", type=int, default=100, metavar="N", help="rounds at most (100)")
+    _add_columns(command)
+    _add_shards(command, command)
+    command.rare(command, "--engine", default="threads", metavar="NAME",
+                 help="threads, processes:4, inline")  # fmt: skip
+    command.rare(command, "--seed", type=int, default=0, metavar="N",
+                 help="of random start and shuffle (0)")  # fmt: skip
+    add("--json", action="store_true", help="print JSON instead of a table")
+    add_reading(command)
+
+
+def _certainty(text: str) -> float | str:
+    try:
+        return text if text == "proven" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is a chance to be wrong, such as 1e-6, or proven"
+        ) from None
+
+
+def _latency(text: str) -> float | str:
+    try:
+        return text if text in NETWORKS else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give seconds, or one of {_names(map(repr, NETWORKS))}"
+        ) from None
+
+
+def _add_rank(command: Any) -> None:
+    add = command.add_argument
+    add("-k", "--rank", type=_number, required=True, metavar="K", help="number of components")
+
+
+def _add_columns(command: Any) -> None:
+    """Add what is done to columns before all else."""
+    add = command.add_argument
+    add("--center", action="store_true", help="subtract the mean of each column: PCA")
+    add("--scale", choices=list(SCALES), metavar="NAME",
+        help=f"divide columns by one of {_names(SCALES)}")  # fmt: skip
+
+
+def _add_shards(command: Parser, group: Any) -> None:
+    add = group.add_argument
+    add("-m", "--workers", type=_number, metavar="M", help="cut the rows into M shards")
+    command.rare(group, "--partition", default="contiguous", metavar="HOW",
+                 help=f"how rows are cut: {_names(PARTITIONS)}:0.5")  # fmt: skip
+
+
+def add_grid(add: Any) -> None:
+    """Add the shape of pictures."""
+    add("--grid", type=_grid, metavar="RxC", help="columns are pixels of images, as 8x8")
+
+
+def add_reading(command: Parser, data: str = "data") -> None:
+    """Add the files, and the options of reading them."""
+    command.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options and exit")
+    group = command.add_argument_group("reading")
+    add, rare = group.add_argument, command.rare
+    add(
+        data,
+        metavar="DATA",
+        nargs="+",
+        help="csv, tsv, npy, npz, svmlight, parquet, arrow, zarr, hdf5; of a folder or a glob each "
+        "file is a shard"
+        if data == "data"
+        else "the rows that were fitted, as fit takes them",
+    )
+    names: Any = {"type": lambda text: text.split(","), "metavar": "A,B", "action": Extend}
+    add("--drop", help="columns to leave out, by names or numbers (from 0)", **names)
+    add("--columns", help="columns to take", **names)
+    add("--label", metavar="A", help="column that is no feature but a label")
+    add("--memory", metavar="SIZE", help="what rows may take, as 2GB (half of what is free)")
+    rare(group, "--header", action=argparse.BooleanOptionalAction,
+         help="whether the first line of text is names (found out)")  # fmt: skip
+    rare(group, "--delimiter", metavar="C", help="what separates fields of text (found out)")
+    rare(group, "--missing", choices=["drop"], metavar="HOW",
+         help="drop: leave out rows of text in which a value is missing")  # fmt: skip
+    rare(group, "--key", metavar="NAME", help="which array of an HDF5, Zarr or npz file")
+    rare(group, "--dtype", choices=["float32", "float64"], metavar="T", help="float32 or float64")
+    rare(group, "--cache", metavar="FOLDER", help="keep what was parsed here for the next time")
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, 1 or more")
+    return int(text)
+
+
+def _grid(text: str) -> tuple[int, int]:
+    shape = re.fullmatch(r"(\d+)x(\d+)", text)
+    if shape is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: give rows and columns of a picture, as 8x8")
+    return int(shape[1]), int(shape[2])
+
+
+def _names(known: Any) -> str:
+    return ", ".join(known)

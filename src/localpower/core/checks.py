@@ -1,0 +1,56 @@
+"""Checks of arguments: errors name the argument, its value and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index
+from typing import Any
+
+import numpy as np
+
+
+def whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number, `least` or more; `name` is the argument that it was given as."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} must be a whole number") from None
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={value!r} must be a whole number")
+    if number < least:
+        raise ValueError(f"{name}={value!r} must be {least} or more")
+    return number
+
+
+def real(name: str, value: Any) -> float:
+    """A number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name}={value!r} must be a number")
+    return float(value)
+
+
+def positive(name: str, value: Any) -> float:
+    """A number above 0; None stands for no limit."""
+    if value is None:
+        return float("inf")
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value > 0:
+        raise ValueError(f"{name}={value!r} must be a number above 0, or None")
+    return float(value)
+
+
+def one_of(name: str, value: Any, known: Iterable[str]) -> str:
+    """One of the names that are `known`."""
+    known = tuple(known)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name}={value!r} is not known: take one of {', '.join(known)}")
+    return value
+
+
+def sine(value: Any, *, zero: bool = True) -> float:
+    """A tolerance: the sine of an angle."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 <= value < 1 or (not zero and not value):
+        raise ValueError(
+            f"tol={value!r} is the sine of an angle: take 0 {'<=' if zero else '<'} tol < 1"
+        )
+    return float(value)

@@ -1,0 +1,162 @@
+"""The rounds of a run: a method, and the next one, until there is a reason to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from localpower.checkpoint import CheckpointWriter, Snapshot
+from localpower.core.certificate import Certificate
+from localpower.core.ledger import Record
+from localpower.core.linalg import Array
+from localpower.engines.base import Engine
+from localpower.engines.ledgered import Ledgered
+from localpower.methods import Choice, Start
+from localpower.methods.state import MOST_DRAWS, Doubt, State
+from localpower.progress import Progress
+from localpower.stopping import REASONS, Outcome, StoppingRule, returns_certified_basis
+
+Callback = Callable[[Record, State], Any]
+ROUNDS = 30  # of a method that is asked for, at most by default
+PATIENCE = 3  # times the predicted rounds after which `auto` takes another method
+
+
+def doubt_of(rule: StoppingRule, rng: np.random.Generator) -> Doubt | None:
+    """When probes are sent; never where only a proof counts."""
+    if not rule.learns:
+        return None
+    seed = int(rng.spawn(1)[0].integers(1 << 63))
+    return Doubt(seed, rule.certainty, rule.certificate)
+
+
+class Relay:
+    """The states of a method, and of the next one where the first does not get there.
+
+    A leg is a method, its states, and how many rounds it has; None is any number.
+    """
+
+    def __init__(self, legs: Sequence[tuple[Any, Iterator[State], int | None]]) -> None:
+        self._legs = list(legs)
+        self._skipped = False
+        self.method: Any = None
+
+    def __iter__(self) -> Iterator[State]:
+        before = 0
+        while self._legs:
+            self.method, states, rounds = self._legs.pop(0)
+            self._skipped = False
+            done = before
+            for state in islice(states, rounds if self._legs else None):
+                done = before + state.round
+                yield replace(state, round=done) if before else state
+                if self._skipped:
+                    break
+            before = done
+
+    def skip(self) -> bool:
+        """Go on with the next method, if there is one."""
+        self._skipped = bool(self._legs)
+        return self._skipped
+
+
+def relay_of(choice: Choice, engine: Engine, start: Start) -> Relay:
+    """The method that was chosen, and what follows where it is too slow or not exact enough."""
+    patience = max(ROUNDS, PATIENCE * choice.rounds)
+    doubt = start.doubt  # later probes share the chance to be misled with earlier ones
+    doubt = None if doubt is None else replace(doubt, before=MOST_DRAWS + 1)
+    later = replace(start, state=None, doubt=doubt)
+    legs = [(choice.method, start), *((method, later) for method in choice.others)]
+    return Relay([(method, method.states(engine, begin), patience) for method, begin in legs])
+
+
+def follow(
+    states: Relay,
+    engine: Ledgered,
+    rule: StoppingRule,
+    callback: Callback | None,
+    writer: CheckpointWriter,
+    past: Snapshot | None,
+    display: Progress,
+) -> Outcome:
+    """Run a method until there is a reason to stop, after what it did in the `past`."""
+    state = None if past is None else past.state
+    found = None if state is None else rule.certificate(state)
+    history = [] if past is None else list(past.history)
+    reason = None if past is None else past.reason
+    if past is not None:
+        engine.restore(past.records)
+    left = 0 if reason is not None else max(0, rule.max_rounds - len(history))
+    account = Account(engine, history, 0 if state is None else state.steps)
+    for state in islice(states, left):
+        found = rule.certificate(state)
+        record = account.enter(state, found)
+        reason = rule.verdict(state, found, history, account.spent, account.seconds)
+        tie = reason == "residual" and found is not None and found.vanishing
+        if reason is not None and (tie or REASONS[reason].given_up) and states.skip():
+            reason = None
+        display.round(history)
+        ended = False
+        if callback is not None:
+            with nullcontext() if getattr(callback, "silent", False) else display.hidden():
+                ended = bool(callback(record, state.answer()))
+        if writer.due(state, ended or reason is not None):
+            records = engine.ledger.phase("iterate").records
+            writer.keep(Snapshot(state, tuple(history), records, reason))
+        if ended or reason is not None:
+            reason = "callback" if ended else reason
+            break
+    if state is None:
+        raise ValueError("schedule gives no round: its first number of steps is 0; give 1 or more")
+    reason = reason or ("max_rounds" if len(history) >= rule.max_rounds else "end")
+    return Outcome(state, tuple(history), reason, found)
+
+
+class Account:
+    """Makes a record of each round from what the ledger and the clock say since the last."""
+
+    def __init__(self, engine: Ledgered, history: list[Record], steps: int) -> None:
+        self.engine, self.history, self.steps = engine, history, steps
+        self.spent = sum(record.bytes_up + record.bytes_down for record in history)
+        self.seconds = sum(record.seconds for record in history)
+        self.seen, self.before = engine.hops, time.perf_counter()
+
+    def enter(self, state: State, found: Certificate | None) -> Record:
+        """Put a round into the history."""
+        traffic, now = self.engine.since(self.seen), time.perf_counter()
+        record = Record(
+            round=state.round,
+            steps=state.steps - self.steps,
+            bytes_up=traffic.bytes_up,
+            bytes_down=traffic.bytes_down,
+            seconds=now - self.before,
+            bytes_read=traffic.bytes_read,
+            angle=None if found is None else found.angle,
+            residual=None if found is None else found.residual,
+            proven=None if found is None else found.proven,
+            p=None if found is None else found.p,
+        )
+        self.steps, self.seen, self.before = state.steps, self.seen + traffic.hops, now
+        self.history.append(record)
+        self.spent += record.bytes_up + record.bytes_down
+        self.seconds += record.seconds
+        return record
+
+
+def answer_of(outcome: Outcome, reason: str, tol: float, dtype: np.dtype[Any]) -> Array:
+    """The basis that is returned: the one that the certificate is about, where that is better."""
+    basis, known = outcome.state.answer().basis, outcome.state.told
+    certified = outcome.state.joined is not None or returns_certified_basis(outcome.history[-1])
+    if known is not None and (REASONS[reason].final or (tol > 0 and certified)):
+        return np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=dtype)
+    return basis
+
+
+def plain(found: Certificate | None) -> dict[str, Any] | None:
+    """A certificate as it is kept in the record of a run."""
+    return None if found is None else asdict(found) | {"residuals": found.residuals.tolist()}

@@ -1,0 +1,91 @@
+"""The automatic choice: the method that is predicted to be cheapest, and what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from localpower.core.text import size
+from localpower.engines.base import Engine
+from localpower.methods.base import REGISTRY, Method, Start, register, width_option, wire_option
+from localpower.methods.costs import Problem, costs, explain
+from localpower.methods.exact import TSQR
+from localpower.methods.local_power import LocalPower
+from localpower.methods.local_ritz import LocalRitz
+from localpower.methods.state import State
+from localpower.worker.local_matrix import GRAM_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The method that is taken, why, its predicted rounds, and what follows if it is too slow."""
+
+    method: Method
+    why: str
+    rounds: int
+    others: tuple[Method, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Auto(Method):
+    """Takes the cheapest way to the tolerance, and another one where that is too slow.
+
+    Parameters
+    ----------
+    width, wire
+        As of `LocalRitz`. With rounded messages only methods that can round them are considered.
+    """
+
+    width: int | None = width_option()
+    wire: str = wire_option()
+
+    about: ClassVar[str] = "the one that is predicted to be cheapest"
+
+    @property
+    def name(self) -> str:
+        """The short form."""
+        return "auto"
+
+    def states(self, engine: Engine, start: Start) -> Iterator[State]:
+        """A run asks `choose` first, and takes the states of what that returns."""
+        raise NotImplementedError("choose a method first")
+
+    def candidates(self) -> list[Method]:
+        """Methods that are considered, with the options of this one that they have."""
+        rounds = self.wire != "float64"
+        own = {"width": self.width, "wire": self.wire}
+        kinds = [form for form in REGISTRY.values() if form.kind.automatic]
+        return [
+            form.build(**{name: own[name] for name in form.options() if name in own})
+            for form in kinds
+            if not rounds or "wire" in form.options()
+        ]
+
+    def choose(self, problem: Problem) -> Choice:
+        """Take the cheapest way to the tolerance, and say what follows it."""
+        ranked = costs(problem, None, self.candidates())
+        method, cost = ranked[0]
+        why = explain([cost for _, cost in ranked])
+        if problem.exceeds_rows(method):
+            need = size(method.workspace(problem.columns, problem.width))
+            fallback = LocalPower(width=self.width, wire=self.wire)
+            why = f"{fallback.name}: {method.name} would hold {need} besides the rows"
+            return Choice(fallback, why, 0)
+        if isinstance(method, TSQR):
+            return Choice(method, why, cost.rounds)
+        possible = {type(other): other for other, cost in ranked if cost.feasible}
+        others = [
+            possible[kind]
+            for kind in ((TSQR,) if method.exact else (LocalRitz, TSQR))
+            if kind in possible and kind is not type(method)
+            and not problem.exceeds_rows(possible[kind])
+        ]  # fmt: skip
+        few = problem.rows <= min(GRAM_COLUMNS, problem.columns)
+        if few and not method.exact:  # all eigenvectors of so few rows can be merged
+            merged = LocalRitz(start=f"merged:{problem.rows}", width=self.width, wire=self.wire)
+            others = [merged]
+        return Choice(method, why, cost.rounds, tuple(others))
+
+
+register("auto", Auto)

@@ -1,0 +1,250 @@
+"""What a method will cost: rounds, hops, bytes, work, and seconds from these.
+
+Bytes are exact for given rounds, and so are the rounds of methods that do not iterate to a
+tolerance. The rounds of the others follow from how fast the spectrum decays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from localpower.core.ledger import Ledger, Round
+from localpower.core.linalg import Array
+from localpower.core.text import duration, size
+from localpower.methods.base import REGISTRY, Method
+
+READING = 1e9  # bytes a second that files are read with
+DECAY = 0.88  # of eigenvalues from one to the next, where nothing is known of them
+SMALL = 2000  # columns up to which all eigenvalues are taken
+READ = 40  # operations in the time in which an entry is brought from memory
+MOST_ROUNDS = 100_000
+START = 0.5  # size of each unwanted part in a random start, against the wanted ones
+TYPICAL = "typical: nothing is known of the spectrum"
+LEAN = 1 << 30  # bytes of workspace from which it should not be many times what the rows take
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is to be computed, where: rows of each shard, and entries of all that are not zero.
+
+    `stored` is how many bytes are read from files in every round, where they do not fit in memory.
+    """
+
+    sizes: tuple[int, ...]
+    columns: int
+    entries: int
+    itemsize: int
+    rank: int
+    width: int
+    tol: float
+    memory: float
+    center: bool
+    scale: str | None
+    latency: float
+    bandwidth: float
+    flops: float
+    stored: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        """Rows of all shards."""
+        return sum(self.sizes)
+
+    @property
+    def share(self) -> float:
+        """Entries of the largest shard."""
+        return self.entries * max(self.sizes) / max(self.rows, 1)
+
+    def product(self, width: float) -> float:
+        """Operations of a local product with so many columns; few are not faster than memory."""
+        return self.share * max(4 * width, READ)
+
+    def round(
+        self,
+        task: str,
+        down: float,
+        up: float,
+        *,
+        bytes_each: int | None = None,
+        only: int | None = None,
+        phase: str = "iterate",
+    ) -> Round:
+        """The record of a round: words down and up per shard; `only` some shards are asked."""
+        shards = len(self.sizes) if only is None else only
+        item = bytes_each or self.itemsize
+        words = int(shards * down), int(shards * up)
+        return Round(
+            phase=phase,
+            task=task,
+            messages=2 * shards,
+            words_up=words[1],
+            words_down=words[0],
+            bytes_up=item * words[1],
+            bytes_down=item * words[0],
+            exchange=only is not None and only < len(self.sizes),
+        )
+
+    def exceeds_rows(self, method: Method) -> bool:
+        """Whether a method would hold far more than the rows themselves take, and that is much."""
+        need = method.workspace(self.columns, self.width)
+        return need > max(LEAN, 3 * 12 * self.entries + 5 * 8 * self.columns * self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class Decay:
+    """Eigenvalues, in descending order, and how many rounds they make of a tolerance."""
+
+    values: Array
+    columns: int
+    rank: int
+    width: int
+    tol: float
+
+    def power(self) -> int:
+        """Power iteration: the part outside falls by ``λ_j/λ_k`` for each j beyond the width."""
+        tail = self.values[self.width :] / (self.values[self.rank - 1] or 1.0)
+        if self.width >= self.columns:
+            return 1
+        low, high = 1, MOST_ROUNDS
+        while low < high:
+            t = (low + high) // 2
+            if START * sqrt(float((tail ** (2.0 * t)).sum())) <= self.tol:
+                high = t
+            else:
+                low = t + 1
+        return low
+
+    def gap(self, beyond: int) -> float:
+        """How far, of the value at number `beyond`, the last that is asked for is above it."""
+        value = self.values[beyond] or np.finfo(float).tiny
+        return float(max(self.values[self.rank - 1] / value - 1, 1e-12))
+
+    def degree(self, start: float) -> float:
+        """Degree of the Chebyshev polynomial that brings the error from `start` to `tol`."""
+        if self.width >= len(self.values):
+            return 1.0
+        gap = self.gap(self.width)
+        return float(np.arccosh(max(start / self.tol, 1.0)) / np.arccosh(1 + 2 * gap))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a method says of itself: its rounds, its work, and whether it reaches the tolerance."""
+
+    records: list[Round]
+    flops: float
+    note: str = ""
+    reaches: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one method takes.
+
+    Attributes
+    ----------
+    method : str
+        As `svd` takes it, with its options.
+    rounds, hops : int
+        Of the method itself; set-up and factors take three rounds more, as in every run.
+    bytes_up, bytes_down : float
+        Per worker, in all phases.
+    flops : float
+        Of the worker with the most rows, and of the coordinator.
+    seconds : float
+        ``hops · latency + bytes of all workers / bandwidth + flops / rate``, in all phases; and the
+        passes over files that are larger than memory.
+    feasible : bool
+        Whether it reaches the tolerance within memory; `note` says more.
+    ledger : Ledger
+        The account of a run with so many rounds.
+    """
+
+    method: str
+    rounds: int
+    hops: int
+    bytes_up: float
+    bytes_down: float
+    flops: float
+    seconds: float
+    feasible: bool
+    note: str
+    ledger: Ledger
+
+
+def costs(
+    problem: Problem, values: Array | None = None, methods: Iterable[Method] | None = None
+) -> list[tuple[Method, Cost]]:
+    """Predict methods, by default all, cheapest first; those that miss the tolerance last.
+
+    Where no eigenvalues are known, typical ones are assumed.
+    """
+    d = problem.columns
+    known = DECAY ** np.arange(min(d, SMALL)) if values is None else values
+    decay = Decay(known, d, problem.rank, problem.width, problem.tol)
+    every = methods or (form.build(**form.kind.planned) for form in REGISTRY.values())
+    found = [
+        (method, _cost(problem, method, estimate))
+        for method in every
+        if (estimate := method.estimate(problem, decay)) is not None
+    ]
+    return sorted(found, key=lambda pair: (not pair[1].feasible, pair[1].seconds))
+
+
+def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
+    iterate = Ledger(tuple(estimate.records))
+    ledger = Ledger((*_setup(problem), *estimate.records, *_factors(problem, method)))
+    need, reaches, note = method.workspace(problem.columns, problem.width), estimate.reaches, ""
+    if need > problem.memory:
+        reaches, note = False, f"takes {size(need)} of memory, {size(problem.memory)} are there"
+    seconds = (
+        ledger.hops * problem.latency
+        + (ledger.bytes_up + ledger.bytes_down) / problem.bandwidth
+        + (estimate.flops + problem.product(2 * problem.width)) / problem.flops
+        + ledger.rounds * problem.stored / READING
+    )
+    m = len(problem.sizes)
+    return Cost(
+        method=str(method),
+        rounds=iterate.rounds,
+        hops=iterate.hops,
+        bytes_up=ledger.bytes_up / m,
+        bytes_down=ledger.bytes_down / m,
+        flops=estimate.flops,
+        seconds=seconds,
+        feasible=reaches,
+        note=note or estimate.note,
+        ledger=ledger,
+    )
+
+
+def _setup(problem: Problem) -> list[Round]:
+    d = problem.columns
+    extremes = problem.scale in ("max", "minmax")
+    shifts = problem.center or problem.scale == "minmax"
+    down = d * (shifts + (problem.scale is not None))
+    how: dict[str, Any] = {"bytes_each": 8, "phase": "setup"}
+    return [
+        problem.round("Describe", 0, (4 if extremes else 2) * d, **how),
+        problem.round("Prepare", down, 0, **how),
+    ]
+
+
+def _factors(problem: Problem, method: Method) -> list[Round]:
+    r = problem.width if method.has_width else problem.rank
+    up = sum(min(s, r) * r for s in problem.sizes) / len(problem.sizes)
+    up += 0 if problem.center else r + r * (r + 1) // 2  # what variances are made of
+    return [problem.round("Triangle", problem.columns * r, up, phase="factors")]
+
+
+def explain(rows: Sequence[Cost], basis: str = TYPICAL) -> str:
+    """Say why the first is the choice, in a sentence."""
+    first, rest = rows[0], [row for row in rows[1:] if row.feasible]
+    others = f"; next is {rest[0].method} with {duration(rest[0].seconds)}" if rest else ""
+    rounds = f"{first.rounds} round{'s' * (first.rounds != 1)}"
+    return f"{first.method}: {rounds}, about {duration(first.seconds)} ({basis}){others}"

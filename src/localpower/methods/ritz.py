@@ -1,0 +1,373 @@
+"""LocalRitz (an extension of the paper): exact block products in a search space with a good start.
+
+The server keeps a search space S, (d, c) and orthonormal, and what of its exact image ``AᵀA S`` is
+outside of it. A round sends a block Q, aggregates ``AᵀA Q``, adds both to the space, and takes the
+Ritz vectors X of all of it. The first block is
+
+- ``"merged"``: every shard sends its own leading eigenpairs, many of them, once; the server merges
+  these (`tasks.LowRank`). The space then has good directions far beyond the rank, so that rounding
+  blocks are enough from then on; and it is known how large an eigenvalue outside can be at most.
+- ``"random"``: Gaussian columns, as wide as all blocks are.
+
+The next block is what is proposed, less what is in S already:
+
+- ``"residual"``: ``R = AᵀA X - XΘ``. This is block Krylov, which local work has to beat.
+- ``"anchor"``: drift-corrected local power steps (`tasks.Refine`) on the anchor shard alone, in an
+  exchange with it after the round.
+- ``"all"``: the same on every shard, in the round that they are in already, aligned and averaged;
+  after the first round, when they have nothing to start from yet, on the anchor.
+- ``"anchor+residual"``, ``"all+residual"``: both, twice as wide.
+
+Where nothing proves that the space has all that is large, rounds carry random probes along
+(`evidence`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
+from localpower.core.linalg import Array
+from localpower.core.rounding import UNITS, from_wire, to_wire
+from localpower.engines.base import Engine
+from localpower.methods.local_power import orthonormal, to_send
+from localpower.methods.rounding import WireRounding
+from localpower.methods.search import (
+    MISSED,
+    PROBED,
+    RESTART,
+    VANISHED,
+    Columns,
+    SearchState,
+    outside,
+)
+from localpower.methods.state import Doubt, State
+from localpower.worker.tasks import LeadingFactor, PowerSteps, Product, Proposal, Refine
+
+PROPOSALS = ("residual", "anchor", "all", "anchor+residual", "all+residual")
+STARTS = ("merged", "random")
+MERGED = 8  # times the rank: eigenpairs that a shard sends for a merged start
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RitzState(SearchState):
+    """A state of LocalRitz: the search space, its image, and what shards proposed.
+
+    `outer` is ``(I - SSᵀ)AᵀA S`` and `projected` is ``SᵀAᵀA S``, of which the lower half counts.
+    `values` (c,) are all Ritz values, `residuals` (d, r) those of the leading vectors and `gram`
+    (c, c) the inner products of all. `noises` is what rounding for the wire may have done to the
+    columns of the image. Blocks have `block` columns, and
+    `rank` vectors are asked for. Before the first product only `basis` is
+    known; `start` is the first block.
+    """
+
+    start: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    rank: int = 0
+    block: int = 0
+    values: Array = field(default_factory=lambda: np.zeros(0))
+    residuals: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    gram: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    noises: Array = field(default_factory=lambda: np.zeros(0))
+    outer: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    projected: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    proposed: Array | None = None
+    ordered: ClassVar[bool] = True
+
+    def turn(self) -> tuple[Array, Array]:
+        """All Ritz values, and what turns the space to the Ritz vectors."""
+        return ritz_turn(self.projected)
+
+    def ritz(self) -> Ritz | None:
+        """All Ritz values, and residuals of the leading vectors.
+
+        After a merged start, those of ``FFᵀ``: what it lacks is in `noise`.
+        """
+        return Ritz(self.values, self.residuals, self.gram) if self.values.size else None
+
+
+def local_ritz(
+    engine: Engine,
+    state: State,
+    rank: int,
+    *,
+    proposal: str,
+    steps: int,
+    start: str = "merged",
+    wide: int = 0,
+    doubt: Doubt | None = None,
+    rounding: WireRounding | None = None,
+) -> Iterator[RitzState]:
+    """Run LocalRitz from `state` for `rank` vectors and yield the state after every round.
+
+    Parameters
+    ----------
+    engine : Engine
+        Holds the shards.
+    state : State
+        Its basis, (d, r), is the random start; or a `RitzState` to go on from.
+    rank : int
+        How many vectors are asked for.
+    proposal : str
+        One of `PROPOSALS`.
+    steps : int
+        Local steps of a proposal.
+    start : {"merged", "random"}
+        The first block: what shards find alone, merged; or the basis of `state`.
+    wide : int
+        Eigenpairs that a shard sends for a merged start; by default 8 times the rank.
+    doubt : Doubt, optional
+        When to send probes; by default never.
+    rounding : WireRounding, optional
+        How messages are rounded.
+    """
+    if not isinstance(state, RitzState):
+        if start == "merged":
+            state = merged(engine, state.basis, rank, wide or MERGED * rank, doubt, rounding)
+            yield state
+        else:
+            nothing = np.zeros((engine.columns, 0))
+            state = RitzState(
+                state.basis,
+                start=state.basis,
+                rank=rank,
+                block=state.basis.shape[1],
+                space=nothing,
+                outer=nothing,
+            )
+    width = state.basis.shape[1]
+    most = max(RESTART * width, state.start.shape[1] + 4 * width)
+    space = Columns(state.space, most + 2 * width)
+    while True:
+        if rounding is not None and rounding.limits(
+            rounding.standing(state.exact, state.noise), state.noise
+        ):
+            state = _measured_again(engine, state, rank)
+            space = Columns(state.space, most + 2 * width)
+            yield state
+            continue
+        missed = outside(state.missed(rank + 1), state.space, MISSED)
+        Q = _next_block(engine, state, missed, proposal, steps, rounding)
+        if missed.shape[1]:  # they are searched from now on; what else may be hidden is asked anew
+            state = replace(state, probes=None)
+        state = state.searched(doubt, rank, float(np.finfo(engine.dtype).eps))
+        if not Q.shape[1] and state.probe_block is None:
+            return
+        state = _round(engine, state, Q, space, proposal, steps, rounding)
+        full = state.space.shape[1] > (most if state.probes is None else PROBED * most)
+        if full or rounding is not None:
+            state = _turned(state, most // 2 if full else state.space.shape[1])
+            space = Columns(state.space, most + 2 * width)
+        yield state
+
+
+def merged(
+    engine: Engine,
+    random: Array,
+    rank: int,
+    wide: int,
+    doubt: Doubt | None,
+    rounding: WireRounding | None,
+) -> RitzState:
+    """Merge what shards find alone; fill up with random columns where that is too little."""
+    d, width = random.shape
+    wide = min(max(wide, width), d)
+    reply = "" if rounding is None else "float32"  # fewer digits would cost the proof
+    total = engine.sum(LeadingFactor(wide, 2 * wide, reply)).cut(wide)
+    U, sizes, _ = np.linalg.svd(total.factor.astype(np.float64, copy=False), full_matrices=False)
+    kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())
+    F, hidden = U[:, :kept], total.rest + float(np.square(sizes[kept:]).max(initial=0.0))
+    missing = max(0, width - F.shape[1])
+    if missing:
+        F = np.hstack([F, outside(random.astype(np.float64)[:, :missing], F, 0.0)])
+    F = np.ascontiguousarray(F).astype(engine.dtype, copy=False)
+    hidden = hidden if 0 <= hidden < np.inf else float("inf")  # what is no bound proves nothing
+    nothing, count = np.zeros((d, 0)), F.shape[1] * (hidden < np.inf)
+    values = np.pad(np.square(sizes[:kept]), (0, missing))[:count]
+    state = RitzState(
+        np.ascontiguousarray(F[:, :width]),
+        round=1,
+        steps=1,
+        noise=hidden / (float(values[:1].sum()) or 1.0),
+        hidden=hidden,
+        values=values,
+        residuals=np.zeros((1, min(width, count))),
+        gram=np.zeros((count, count)),
+        start=F,
+        rank=rank,
+        block=rank,
+        space=nothing,
+        outer=nothing,
+    )
+    kth = float(sizes[rank - 1] ** 2) if len(sizes) >= rank else 0.0
+    if doubt is not None and hidden > kth / 2 and F.shape[1] < d:  # it may not prove enough
+        state = state.probed(doubt, F, float(np.finfo(engine.dtype).eps))
+        return replace(state, inside=np.eye(F.shape[1]))
+    return state
+
+
+def _measured_again(engine: Engine, state: RitzState, rank: int) -> RitzState:
+    """Multiply the answer once more, in full, where rounding is what is left of its residual.
+
+    The space has been turned, so the answer is in its first columns.
+    """
+    S, outer, noises = state.space, state.outer.copy(), state.noises.copy()
+    X = np.ascontiguousarray(S[:, :rank]).astype(engine.dtype, copy=False)
+    G = engine.sum(PowerSteps(X, 1)).product.astype(np.float64)
+    H, noises[:rank] = state.projected.copy(), 0.0
+    inside = S.T @ G
+    H[:, :rank], H[:rank] = inside, inside.T
+    outer[:, :rank] = G - S @ inside
+    return _turned(_settled(state, S, outer, H, noises), S.shape[1])
+
+
+def _next_block(
+    engine: Engine,
+    state: RitzState,
+    missed: Array,
+    proposal: str,
+    steps: int,
+    rounding: WireRounding | None,
+) -> Array:
+    """Put together what is proposed, less what is in the space already."""
+    if not state.space.shape[1]:
+        return state.start
+    proposed = state.proposed
+    if proposed is None and proposal != "residual":
+        proposed = _exchange(engine, state, steps, rounding)
+    eps = float(np.finfo(engine.dtype).eps)
+    R = state.residuals[:, : state.block]
+    noises = np.sqrt(np.square(ritz_turn(state.projected)[1]).T @ np.square(state.noises))
+    floor = np.maximum(ROUNDING * eps * state.values[0], noises[: R.shape[1]])
+    R = R[:, np.linalg.norm(R, axis=0) > floor]  # not what has converged
+    parts = [missed] if proposed is None else [missed, proposed]
+    if rounding is not None and proposed is not None:  # only what is new was sent
+        parts = [missed, proposed[:, np.linalg.norm(proposed, axis=0) > VANISHED * eps]]
+    if "residual" in proposal:
+        parts.append(R)
+    Q = outside(np.hstack(parts), state.space, VANISHED * eps)
+    if not Q.shape[1]:  # nothing new was proposed
+        Q = outside(R, state.space, VANISHED * eps)
+    return Q.astype(engine.dtype, copy=False)
+
+
+def _round(
+    engine: Engine,
+    state: RitzState,
+    Q: Array,
+    space: Columns,
+    proposal: str,
+    steps: int,
+    rounding: WireRounding | None,
+) -> RitzState:
+    """Multiply the block and the probes; let all shards propose in the same round if wanted."""
+    sent, reply, name = Q, "", ""
+    if rounding is not None:
+        name, reply = rounding.name, rounding.for_block(rounding.standing(state.exact, state.noise))
+        sent = to_wire(Q, name)
+    proposed, block = None, state.probe_block
+    probes = None if block is None else to_send(block, engine.dtype, rounding)
+    answer: Product | Proposal
+    if not proposal.startswith("all") or state.exact is None:
+        answer = engine.sum(PowerSteps(sent, 1, reply=reply, probes=probes))
+    else:
+        task = _refine(engine, sent, *state.exact, steps, reply, name)
+        answer = engine.sum(replace(task, probes=probes))
+        proposed = from_wire(answer.proposal)
+    product = from_wire(answer.product)
+    noises = np.zeros(Q.shape[1])
+    if rounding is not None:
+        Q, product = _orthonormal(from_wire(sent), product, state)
+        noises = UNITS[reply] * np.linalg.norm(product, axis=0)
+    Q = Q.astype(np.float64, copy=False)
+    learnt = state.learnt(probes, answer.probes)
+    S = space.append(Q) if Q.shape[1] else state.space
+    inside = Q.T @ state.outer
+    H = np.block([[state.projected, inside.T], [inside, Q.T @ product]])
+    outer = product - S @ (S.T @ product)
+    outer -= S @ (S.T @ outer)
+    outer = np.hstack([state.outer - Q @ inside, outer])
+    state = replace(
+        state, round=state.round + 1, steps=state.steps + 1, probes=learnt, proposed=proposed
+    )
+    return _settled(state, S, outer, H, np.append(state.noises, noises))
+
+
+def _settled(
+    state: RitzState, S: Array, outer: Array, projected: Array, noises: Array
+) -> RitzState:
+    """Take the Ritz vectors of a space."""
+    width = state.basis.shape[1]
+    values, turn = ritz_turn(projected)
+    lead = turn[:, :width]
+    X, R = S @ lead, outer @ lead
+    rounded = np.sqrt(np.square(lead[:, : state.rank]).T @ np.square(noises))
+    return replace(
+        state,
+        basis=X.astype(state.basis.dtype, copy=False),
+        exact=(X, X * values[:width] + R),
+        noise=float(rounded.max(initial=0.0) / (values[0] or 1.0)),
+        values=values,
+        residuals=R,
+        gram=turn.T @ (outer.T @ outer) @ turn,
+        noises=noises,
+        space=S,
+        outer=outer,
+        projected=projected,
+    )
+
+
+def _turned(state: RitzState, most: int) -> RitzState:
+    """Turn the space to its leading Ritz vectors, `most` at the most.
+
+    Those that are dropped are outside from then on; what is known of the outside grows by them.
+    """
+    values, turn = ritz_turn(state.projected)
+    noises = np.sqrt(np.square(turn).T @ np.square(state.noises))
+    if len(values) > most:
+        outer = np.sqrt(max(float(np.linalg.eigvalsh(state.gram[most:, most:])[-1]), 0.0))
+        state = state.giving_up(float(values[most]), float(outer))
+    turn = turn[:, :most]
+    inside = turn[: len(state.inside)].T @ state.inside
+    return replace(
+        state,
+        space=state.space @ turn,
+        outer=state.outer @ turn,
+        projected=np.diag(values[:most]),
+        values=values[:most],
+        gram=state.gram[:most, :most],
+        noises=noises[:most],
+        inside=inside,
+    )
+
+
+def _orthonormal(Q: Array, product: Array, state: RitzState) -> tuple[Array, Array]:
+    """Take from a block that was rounded what is in the space, and make it orthonormal again."""
+    if state.space.size:
+        inside = state.space.T @ Q
+        Q = Q - state.space @ inside
+        product = product - state.space @ (state.projected @ inside) - state.outer @ inside
+    return orthonormal(Q, product)
+
+
+def _exchange(engine: Engine, state: RitzState, steps: int, rounding: WireRounding | None) -> Array:
+    """Let the anchor shard propose."""
+    assert state.exact is not None
+    X, image = state.exact
+    name = "" if rounding is None else rounding.name
+    task = _refine(engine, X[:, :0], X, image, steps, name, name)
+    (reply,) = engine.map(task, engine.anchor_first()[:1])
+    return from_wire(reply.proposal)
+
+
+def _refine(
+    engine: Engine, block: Array, X: Array, image: Array, steps: int, reply: str, name: str
+) -> Refine:
+    def message(A: Array) -> Array:
+        return np.ascontiguousarray(A.astype(engine.dtype, copy=False))
+
+    block = block if name else message(block)
+    return Refine(block, message(X), message(image), steps, sum(engine.rows), reply, name)

@@ -1,0 +1,158 @@
+"""Where a method stands after a round, what that proves, and when it is put to the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from localpower.core.certificate import Certificate, Known, Ritz, certify
+from localpower.core.evidence import Probes, draw
+from localpower.core.linalg import Array
+
+RIPE = 0.1  # residual of the last vector, of its value, from which on probes are drawn
+BETTER, LONG = 3, 8  # how much larger a base is better, where probes told nothing in so many rounds
+MOST_DRAWS = 8  # probes that follow others which told nothing, as their base was poor
+RESTING = 0.5  # of the chance that is allowed: with so little, probes need not be sent
+LARGER = 1e-3  # how much larger than what is known a direction is that was missed
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """When probes are drawn, and from which seed: where a state does not prove what it claims.
+
+    They rest as long as a state's certificate is more certain than `certainty`. `before` is how
+    many draws another method may have made.
+    """
+
+    seed: int
+    certainty: float
+    certificate: Callable[[State], Certificate | None]
+    before: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """Where a method stands: its basis after so many rounds and power steps.
+
+    `exact` is a basis X, this one or the one before, and its exact image ``AᵀA X``, where the
+    method has both: what a certificate is made from. `pace` is how many steps the next round takes,
+    where that is adapted to what the rounds before achieved. `noise` is what rounding for the wire
+    may have done to the image, relative to the largest eigenvalue, and `reference` a basis with an
+    image that was not rounded.
+
+    `hidden` bounds the eigenvalues outside of the search space. `probes` tell the chance of there
+    being a large one outside of their `base`, a basis and its image. `joined` is `exact` with that:
+    it has all of the base but for a little, in which as much as `lacking` may hide. `draws` counts
+    probes; while they are `resting` they are not sent.
+    """
+
+    basis: Array
+    round: int = 0
+    steps: int = 0
+    exact: tuple[Array, Array] | None = None
+    pace: int = 0
+    noise: float = 0.0
+    reference: tuple[Array, Array] | None = None
+    hidden: float = float("inf")
+    probes: Probes | None = None
+    base: tuple[Array, Array] | None = None
+    joined: tuple[Array, Array] | None = None
+    lacking: float = 0.0
+    draws: int = 0
+    resting: bool = False
+    PROBES: ClassVar[int] = 2  # columns: few, where there are many rounds
+    ordered: ClassVar[bool] = False  # whether `basis` has Ritz vectors, the leading ones first
+
+    def ritz(self) -> Ritz | None:
+        """Ritz pairs, where they are known."""
+        return None if self.told is None else Ritz.of(*self.told)
+
+    @property
+    def told(self) -> tuple[Array, Array] | None:
+        """What a certificate is about: an orthonormal basis and its exact image."""
+        return self.joined or self.exact
+
+    def certificate(
+        self, rank: int, known: Known, tol: float, certainty: float
+    ) -> Certificate | None:
+        """What is known of the leading vectors, for one who wants `tol` with that `certainty`."""
+        found = self.ritz()
+        if found is None:
+            return None
+        passing = self.noise * float(found.values[0])
+        chance = None if self.probes is None else self.chance
+        more = replace(
+            known,
+            passing=passing,
+            hidden=self.hidden,
+            chance=chance,
+            covered=() if chance is None else tuple(self.covered(found)),
+        )
+        return certify(found, rank, more, tol, certainty)
+
+    def chance(self, value: float) -> float:
+        """The p of an eigenvalue of this `value` or more outside of the search space."""
+        return 1.0 if self.probes is None else self.probes.chance(value)
+
+    def covered(self, found: Ritz) -> Iterator[tuple[int, float]]:
+        """How many leading Ritz vectors cover the base of the probes, but for how much."""
+        yield len(found.values), self.lacking
+
+    @property
+    def probe_block(self) -> Array | None:
+        """What probes want to have multiplied next."""
+        if self.probes is None or self.resting or not self.probes.following.shape[1]:
+            return None
+        return self.probes.following
+
+    def learnt(self, sent: Array | None, product: Array | None) -> Probes | None:
+        """The probes after a round; without a reply to all of them there are none."""
+        if sent is None or self.probes is None:
+            return self.probes
+        return None if product is None else self.probes.learn(sent, product)
+
+    def doubted(self, doubt: Doubt | None, rank: int, base: Array, eps: float) -> Self:
+        """Draw probes of what is outside of `base` if that is worth it; drop them if not needed."""
+        found, known = self.ritz(), None if doubt is None else doubt.certificate(self)
+        if doubt is None or found is None or known is None:
+            return self
+        if known.proven:
+            return replace(self, probes=None)
+        if self.probes is not None:
+            ended = not self.probes.following.shape[1] and not known.sure(doubt.certainty)
+            poor = base.shape[1] >= BETTER * self.probes.base.shape[1]
+            ended |= poor and known.p >= 1 and self.probes.degree >= LONG
+            if not ended or self.draws >= MOST_DRAWS:
+                return replace(self, resting=known.p <= RESTING * doubt.certainty)
+        ripe = np.linalg.norm(found.residuals[:, rank - 1]) <= RIPE * found.values[rank - 1]
+        ripe = ripe and base.shape[1] < len(base)
+        return self.probed(doubt, base, eps) if ripe else self
+
+    def missed(self, rank: int) -> Array:
+        """Directions that probes have found to be larger than vector number `rank` of the space."""
+        found = self.ritz()
+        if self.probes is None or found is None:
+            return self.basis[:, :0]
+        value = float(found.values[min(rank, len(found.values)) - 1])
+        return self.probes.above((1 + LARGER) * value)
+
+    def probed(self, doubt: Doubt, base: Array, eps: float) -> Self:
+        """Draw probes of what is outside of `base`."""
+        draws = self.draws + 1
+        number = doubt.before + draws
+        probes = draw(base, (doubt.seed, number), number, eps, self.PROBES)
+        return replace(self, probes=probes, draws=draws, resting=False)
+
+    def giving_up(self, value: float, coupling: float) -> Self:
+        """Drop vectors from the search space: their largest Ritz value, and their residual."""
+        hidden = self.hidden
+        if hidden < np.inf:
+            hidden = (value + hidden) / 2 + float(np.hypot((value - hidden) / 2, coupling))
+        return replace(self, hidden=hidden)
+
+    def answer(self) -> State:
+        """The state as those outside of the method see it: its basis is what was found so far."""
+        return self

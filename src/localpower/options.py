@@ -1,0 +1,164 @@
+"""Options that travel together, and the checks of those that stand alone."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from localpower.core.checks import one_of, positive, whole
+from localpower.data.partition import PARTITIONS
+
+CERTAINTY = 1e-6
+MOST_TIMES = 100  # entries of a set that are written out
+ON_LOSS = ("stop", "degrade")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a run may spend; it stops after the round in which more was spent.
+
+    Parameters
+    ----------
+    bytes : float, optional
+        Moved, up and down.
+    seconds : float, optional
+        Gone by.
+
+    Examples
+    --------
+    >>> import localpower as lp, numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((1000, 20))
+    >>> lp.svd(X, 3, "dpi", budget=lp.Budget(bytes=5000), workers=4, rng=0).reason
+    'budget'
+    """
+
+    bytes: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            positive(f"Budget {entry.name}", getattr(self, entry.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What happens when workers fail.
+
+    Parameters
+    ----------
+    deadline : float, optional
+        Seconds that a round may take; a worker that is later is asked again, or started again.
+    retries : int
+        How often a round is tried again where a reply is lost, late or wrong. Lost shards are
+        placed again where the engine can do that.
+    on_loss : {"stop", "degrade"}
+        What follows when that was in vain: an error; or a result without those shards, which says
+        so in ``run["degraded"]`` and never counts as converged.
+    """
+
+    deadline: float | None = None
+    retries: int = 2
+    on_loss: str = "stop"
+
+    def __post_init__(self) -> None:
+        positive("Faults deadline", self.deadline)
+        whole("Faults retries", self.retries, 0)
+        one_of("Faults on_loss", self.on_loss, ON_LOSS)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a run writes its state, so that a later one can go on.
+
+    Parameters
+    ----------
+    path : path
+        File that is replaced after every `every` rounds.
+    every : int
+        Rounds from one to the next.
+    resume : bool
+        Go on from the file, if it is there, with the same bits as if the run had never ended.
+        Rows, start and options must be the same; `max_rounds` and budgets may be others.
+    """
+
+    path: str | os.PathLike[str]
+    every: int = 1
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike):
+            raise TypeError(f"checkpoint={self.path!r} must be the path of a file")
+        whole("Checkpoint every", self.every)
+
+
+def one_object(name: str, value: Any, kind: type[Any]) -> Any:
+    """An object of a class of options; None is one with defaults."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}={value!r} must be localpower.{kind.__name__}(...), or None")
+    return value
+
+
+def checkpoint_of(value: Any) -> Checkpoint | None:
+    """A path alone stands for ``Checkpoint(path)``."""
+    return value if value is None or isinstance(value, Checkpoint) else Checkpoint(value)
+
+
+def certainty_of(value: Any) -> float:
+    """The largest p that will do; 0 where only a proof will."""
+    if isinstance(value, str) and value == "proven":
+        return 0.0
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not 0 < value <= 1:
+        raise ValueError(
+            f"certainty={value!r} is a chance to be wrong: take a number above 0 and at most 1, "
+            'such as 1e-6, or "proven"'
+        )
+    return float(value)
+
+
+def partition_of(name: Any) -> str:
+    """The name of a partition, with a concentration if it takes one."""
+    how, colon, concentration = name.partition(":") if isinstance(name, str) else ("", "", "")
+    try:
+        good = not colon or (how == "dirichlet" and float(concentration) > 0)
+    except ValueError:
+        good = False
+    if how not in PARTITIONS or not good:
+        raise ValueError(
+            f"partition={name!r} is not known: take one of {', '.join(PARTITIONS)}, the last also "
+            "with a concentration above 0, as in 'dirichlet:0.5'"
+        )
+    return str(name)
+
+
+def generator_of(rng: Any) -> tuple[int | None, np.random.Generator]:
+    """Return the seed, where there is one to record, and the generator."""
+    seed = secrets.randbits(63) if rng is None else rng
+    try:
+        generator = np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"rng={rng!r} must be a non-negative whole number, a numpy.random.Generator or None"
+        ) from None
+    return int(seed) if isinstance(seed, int | np.integer) else None, generator
+
+
+def written(value: Any) -> str:
+    """An argument as one writes it in a call; dots stand for what cannot be written."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, Budget | Faults | Checkpoint):
+        given = ((e.name, getattr(value, e.name), e.default) for e in fields(value))
+        parts = [f"{name}={written(each)}" for name, each, default in given if each != default]
+        return f"localpower.{type(value).__name__}({', '.join(parts)})"
+    if isinstance(value, set | frozenset | list | tuple) and len(value) <= MOST_TIMES:
+        return repr(type(value)(sorted(value)))
+    return repr(value) if value is None or isinstance(value, str | int | float) else "..."

@@ -1,0 +1,426 @@
+"""One factorisation, from rows to a result: open, choose, place, prepare, iterate, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from localpower.checkpoint import CheckpointWriter, check_place, digest, generator_digest
+from localpower.core.errors import DataError, DataHint, WorkerLate, WorkerLost, warn
+from localpower.core.linalg import Array, orth
+from localpower.data import partition as partitions
+from localpower.data.partition import Partition
+from localpower.data.source import Source, held, load_block, open_source
+from localpower.engines.base import Engine
+from localpower.engines.ledgered import Ledgered
+from localpower.engines.retrying import Retrying
+from localpower.iteration import (
+    ROUNDS,
+    Callback,
+    answer_of,
+    doubt_of,
+    follow,
+    plain,
+    relay_of,
+)
+from localpower.methods import Auto, Choice, Method, Start
+from localpower.methods.factors import Factors, explained, factors, is_graded
+from localpower.methods.scaling import Columns, columns, describe, prepare
+from localpower.methods.state import State
+from localpower.options import Budget, Checkpoint, Faults
+from localpower.planning import problem_of, tolerance
+from localpower.progress import Goal, Progress
+from localpower.result import Result
+from localpower.stopping import Outcome, StoppingRule, conclude, good_enough
+from localpower.version import __version__
+from localpower.worker.shard import EngineBlock, Shard, is_sparse
+
+OWN_ROUNDS = 500  # of all methods that `auto` takes
+MOST_NAMES = 10_000  # names of columns on record
+WIDE = 10, 1000  # columns per row, and columns, from which a transposed matrix is suspected
+IDENTITY = ("method", "tol", "certainty", "center", "scale", "partition", "seed", "dtype",
+            "columns", "rank", "width")  # of a run, besides the options of its method  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What is asked of a run, checked; `given` has the arguments as the user wrote them."""
+
+    data: Any
+    rank: Callable[[int, int], int]
+    method: Method
+    tol: float | None
+    certainty: float
+    max_rounds: int | None
+    budget: Budget
+    center: bool
+    scale: str | None
+    workers: int | None
+    partition: str
+    memory: int | str | None
+    faults: Faults
+    checkpoint: Checkpoint | None
+    warm_start: Result | None
+    return_u: bool
+    seed: int | None
+    rng: np.random.Generator
+    callback: Callback | None
+    call: Callable[[dict[str, Any]], str]
+    given_certainty: float | str
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the method is left to us."""
+        return isinstance(self.method, Auto)
+
+
+class Run:
+    """A run of a method on an engine. Calling it does the six steps, and returns the result."""
+
+    source: Source
+    method: Method
+    choice: Choice
+    rank: int
+    width: int
+    tol: float
+    rounds: int
+    shards: Partition
+    engine: Ledgered
+    columns: Columns
+    rule: StoppingRule
+    outcome: Outcome
+
+    def __init__(self, asked: Asked, engine: Engine, display: Progress) -> None:
+        self.asked, self.home, self.display = asked, engine, display
+        checked = asked.checkpoint is not None
+        self.origin: dict[str, Any] = origin_of(asked) if checked else {}
+        self.run: dict[str, Any] = {}
+
+    def __call__(self) -> Result:
+        """Do all six steps."""
+        with ExitStack() as stack:
+            self.open(stack)
+            self.choose()
+            self.place()
+            self.prepare()
+            self.iterate()
+            return self.finish()
+
+    def open(self, stack: ExitStack) -> None:
+        """Open the rows, where they are."""
+        asked = self.asked
+        if asked.checkpoint is not None:
+            check_place(asked.checkpoint.path)
+        self.display.stage("reading data")
+        self.held = self.home.takes(asked.data)
+        if self.held:
+            if asked.workers is not None or asked.partition != "contiguous":
+                raise ValueError(
+                    "workers= and partition= cut rows anew, and these stay where they are: "
+                    "leave them out, or cut the data before"
+                )
+            blocks = adopted(self.home, asked.data, asked.faults.retries)
+            self.source = held(blocks, "data", asked.memory)
+        else:
+            self.source = open_source(asked.data, memory=asked.memory, shards=asked.workers)
+        if self.source is not asked.data:
+            stack.callback(self.source.close)
+
+    def choose(self) -> None:
+        """Decide rank, tolerance, method, width and rounds."""
+        asked, source = self.asked, self.source
+        self.tol = asked.tol or 0.0
+        if asked.tol is None and asked.chosen:
+            self.tol = tolerance(source.dtype)
+        self.rank = asked.rank(source.rows, source.columns)
+        check_rank(self.rank, source)
+        asked.method.check_rank(self.rank)
+        if isinstance(asked.method, Auto):
+            width = asked.method.columns(self.rank, source.columns, True)
+            how = asked.workers, self.rank, width, self.tol, asked.center, asked.scale
+            self.choice = asked.method.choose(problem_of(source, self.home, *how))
+            if not self.choice.rounds and asked.tol is None:  # not certified, unless asked for
+                self.tol = 0.0
+        else:
+            self.choice = Choice(asked.method, "asked for", ROUNDS)
+        self.method = self.choice.method
+        own = OWN_ROUNDS if asked.chosen and self.tol else ROUNDS
+        self.rounds = asked.max_rounds or own
+        self.width = self.method.columns(self.rank, source.columns, self.tol > 0)
+        check_fit(self.method, self.width, source)
+
+    def place(self) -> None:
+        """Cut the rows into shards, and bring these to their workers."""
+        asked, source = self.asked, self.source
+        shuffler = asked.rng if asked.partition == "contiguous" else asked.rng.spawn(1)[0]
+        at_once = self.home.size
+        if not asked.workers:
+            at_once = useful(at_once, source, self.width)
+        self.shards = partitions.partition(
+            source, asked.workers, asked.partition, shuffler, at_once
+        )
+        self.display.stage("placing shards")
+        self.retrying = Retrying(self.home, asked.faults.retries, asked.faults.on_loss)
+        self.engine = Ledgered(self.retrying)
+        self.engine.place(self.shards.shards)
+
+    def prepare(self) -> None:
+        """Collect column statistics, decide shift and scale, and hand these out."""
+        asked, source = self.asked, self.source
+        self.display.stage("column statistics")
+        checked = asked.checkpoint is not None
+        self.columns, self.checksum = described(self, checked)
+        foreseen = self.method.products(self.rounds)
+        ready = prepare(self.engine, self.columns, foreseen, self.width)
+        self.rule = StoppingRule(
+            rank=self.rank,
+            tol=self.tol,
+            certainty=asked.certainty,
+            trace=self.columns.trace(source.rows),
+            eps=float(np.finfo(source.dtype).eps),
+            noise=ready.noise,
+            max_rounds=self.rounds,
+            max_bytes=asked.budget.bytes or float("inf"),
+            max_seconds=asked.budget.seconds or float("inf"),
+            ties=not (asked.chosen and self.method.squares),
+            learns=asked.certainty > 0 and self.method.sends_probes,
+        )
+        self.run = self.record(dict(ready.kernels))
+
+    def record(self, kernels: dict[str, int]) -> dict[str, Any]:
+        """What was asked and on what, for the result."""
+        asked, source, method = self.asked, self.source, self.method
+        workers = len(self.shards.shards)
+        return {
+            "version": __version__,
+            **described_method(method),
+            "why": self.choice.why,
+            "rank": self.rank,
+            "width": self.width,
+            "max_rounds": self.rounds,
+            "tol": self.tol,
+            "certainty": asked.given_certainty,
+            "workers": workers,
+            "partition": asked.partition,
+            "memory": source.memory,
+            "kept": self.shards.shards[0].keep,
+            "kernels": kernels,
+            "engine": type(self.home).__name__.lower(),
+            "center": asked.center,
+            "scale": asked.scale,
+            "seed": asked.seed,
+            "rows": source.rows,
+            "columns": source.columns,
+            "dtype": source.dtype.name,
+            "held": self.held,
+            "names": names_of(source),
+            "call": asked.call({"rank": self.rank} | ({} if self.held else {"workers": workers})),
+        }
+
+    def iterate(self) -> None:
+        """Run the method, and the next one where it does not get there, until it is done."""
+        asked, source = self.asked, self.source
+        self.engine.phase = "iterate"
+        writer = CheckpointWriter(asked.checkpoint, self.identity(), self.retrying.missing)
+        writer.check(source.columns * self.width * source.dtype.itemsize)
+        past = writer.found(self.method)
+        begin = past.state if past is not None else self.warm_state()
+        doubt = doubt_of(self.rule, asked.rng)
+        start = Start(self.rank, self.width, asked.rng, self.tol, doubt, begin)
+        others = () if asked.checkpoint is not None else self.choice.others
+        relay = relay_of(replace(self.choice, others=others), self.engine, start)
+        limits = self.rule.max_rounds, self.rule.max_bytes, self.rule.max_seconds
+        goal = Goal(self.tol, *limits) if self.method.iterates else Goal()
+        self.display.stage(self.method.name, goal)
+        self.outcome = follow(
+            relay, self.engine, self.rule, asked.callback, writer, past, self.display
+        )
+        if relay.method not in (None, self.method):
+            assert relay.method is not None
+            self.method = relay.method
+            why = f"{self.choice.why}; that did not reach the tolerance, so {self.method} followed"
+            self.run |= described_method(self.method) | {"why": why}
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for a run to go on from a checkpoint."""
+        known = {name: self.run[name] for name in IDENTITY} | self.method.identity()
+        return known | self.origin | {"shards": list(self.engine.rows), "data": self.checksum}
+
+    def warm_state(self) -> State | None:
+        """Start from what an earlier run found; all other columns are random, to find the new."""
+        earlier = self.asked.warm_start
+        if earlier is None:
+            return None
+        d = self.engine.columns
+        if earlier.basis.shape[0] != d:
+            raise ValueError(
+                f"warm_start has {earlier.basis.shape[0]} columns where the data have {d}; give a "
+                "result of the same columns"
+            )
+        V = earlier.components.T.astype(np.float64)[:, : self.rank]
+        more = self.asked.rng.standard_normal((d, self.width - V.shape[1]))
+        return State(orth(np.hstack([V, more])).astype(self.engine.dtype, copy=False))
+
+    def finish(self) -> Result:
+        """Make singular values and vectors of the basis, and say what is known of them."""
+        asked, outcome, source = self.asked, self.outcome, self.source
+        if asked.tol is None and asked.chosen and good_enough(outcome, asked.certainty):
+            assert outcome.certificate is not None
+            self.tol = self.run["tol"] = outcome.certificate.angle
+            outcome = replace(outcome, reason="angle")
+        reason = self.run["reason"] = conclude(self.method, outcome, self.tol)
+        self.run["certificate"] = plain(outcome.certificate)
+        basis = answer_of(outcome, reason, self.tol, source.dtype)
+        self.display.stage("singular values")
+        self.engine.phase = "factors"
+        found = factors(
+            self.engine, basis, self.rank, gram=self.method.squares, variance=not asked.center
+        )
+        shape = source.rows, source.columns
+        if reason == "residual" and is_graded(found.singular_values, shape, source.dtype):
+            outcome = replace(outcome, reason="rounding")
+            self.run["reason"] = conclude(self.method, outcome, self.tol)
+        U = None
+        if asked.return_u:
+            U = self.shards.in_original_order(found.left_vectors(self.engine))
+        self.run["faults"] = [asdict(fault) for fault in self.retrying.faults]
+        self.run["timeline"] = self.engine.timeline
+        if self.retrying.missing:
+            self.run |= {"reason": "degraded", "degraded": self.retrying.lost_rows()}
+        return self.result(found, basis, U)
+
+    def result(self, found: Factors, basis: Array, U: Array | None) -> Result:
+        """Put everything together, in the type of the data."""
+        how, dtype, center = self.columns, self.source.dtype, self.asked.center
+        ratio, variance = explained(found, how, self.source.rows, center)
+        if center and self.asked.scale is None:
+            hint_units(self.source, ratio, found.V)
+
+        def cast(x: Array, exponent: int = 0) -> Array:
+            with np.errstate(over="ignore"):  # variances of huge data may be infinite
+                return np.ldexp(x, exponent).astype(dtype, copy=False)
+
+        def exactly(x: Array | None) -> Array | None:  # in float64 where that type rounds it
+            return x if x is None or (cast(x) != x).any() else cast(x)
+
+        return Result(
+            components=cast(found.V.T),
+            singular_values=cast(found.singular_values.astype(float), how.exponent),
+            U=U,
+            basis=basis,
+            mean=exactly(how.shift),
+            scale=exactly(how.scale),
+            explained_variance=cast(variance),
+            explained_variance_ratio=cast(ratio),
+            history=self.outcome.history,
+            ledger=self.engine.ledger,
+            run=self.run,
+        )
+
+
+def described_method(method: Method) -> dict[str, Any]:
+    """What a record of a run says of its method."""
+    return {
+        "method": method.name,
+        "options": method.identity(),
+        "iterates": method.iterates,
+        "certifies": method.certifies,
+        "exact": method.exact,
+        "squares": method.squares,
+    }
+
+
+def adopted(engine: Engine, data: Any, retries: int) -> Sequence[EngineBlock]:
+    """Have the engine keep its own data; again, if a worker is lost over it."""
+    for _ in range(retries):
+        with suppress(WorkerLost, WorkerLate):
+            return engine.adopt(data, load_block)
+    return engine.adopt(data, load_block)
+
+
+def described(run: Run, checksum: bool) -> tuple[Columns, tuple[int, int] | None]:
+    """Collect column statistics, refuse what is not finite, and decide shift and scale.
+
+    Also returns the checksum of all rows, if it is asked for.
+    """
+    asked, source = run.asked, run.source
+    stats = describe(run.engine, asked.scale, checksum)
+    if stats.bad is not None:
+        row, column = run.shards.original_row(stats.bad[0]), stats.bad[1]
+        names = source.tables[0].names
+        called = f"{column} (counted from 0)" if names is None else repr(names[column])
+        raise DataError(
+            f"NaN or infinity in {source.where(row)}, column {called}; remove such rows or fill in "
+            "values before the fit"
+        )
+    how = columns(stats, asked.center, asked.scale, run.engine.dtype)
+    return how, stats.checksum
+
+
+def useful(workers: int, source: Source, width: int) -> int:
+    """How many shards are worth it: each should hold more numbers than it sends in a round."""
+    entries = Shard(source.pieces, source.columns, source.dtype).entries
+    return max(1, min(workers, entries // (source.columns * width), source.rows))
+
+
+def names_of(source: Source) -> list[str] | None:
+    """Names of the columns, if they have such and are not too many to be kept."""
+    names = source.tables[0].names
+    return None if names is None or len(names) > MOST_NAMES else [str(name) for name in names]
+
+
+def origin_of(asked: Asked) -> dict[str, Any]:
+    """What a run starts from, besides its seed."""
+    earlier = asked.warm_start
+    return {
+        "rng": generator_digest(asked.rng) if asked.seed is None else None,
+        "warm_start": None if earlier is None else digest(earlier.basis),
+    }
+
+
+def hint_units(source: Source, ratio: Array, V: Array) -> None:
+    """Warn if the first component is one column, which may be due to its unit."""
+    names = source.tables[0].names
+    column = int(np.abs(V[:, 0]).argmax())
+    if names is not None and len(names) > 2 and ratio[0] > 0.9 and abs(V[column, 0]) > 0.99:
+        warn(
+            f"the first component is column {names[column]!r} and little else, with {ratio[0]:.0%} "
+            "of the variance; if columns are in different units, give scale='std'",
+            DataHint,
+        )
+
+
+def check_rank(rank: int, source: Source) -> None:
+    """Refuse a rank that the data do not have."""
+    n, d = source.rows, source.columns
+    if rank > min(n, d):
+        raise ValueError(
+            f"rank={rank} is more than data with n_samples={n} and n_features={d} has; "
+            f"take 1 to {min(n, d)}"
+        )
+
+
+def check_fit(method: Method, width: int, source: Source) -> None:
+    """Check the method and its width against the shape of the data."""
+    n, d = source.rows, source.columns
+    if width > d:
+        raise ValueError(f"width={width} is more than n_features={d}; take at most that")
+    need = method.workspace(d, width)
+    if need > source.memory:
+        raise DataError(
+            f"{source.names[0]} has {d} columns: the work of {method.name} with {width} vectors "
+            f"takes {need / 1e9:.1f} GB, and memory is {source.memory / 1e9:.1f} GB; check that so "
+            "many columns are meant (svmlight takes them from the largest index), take another "
+            "method, or raise memory="
+        )
+    per_row, least = WIDE
+    dense = all(not is_sparse(piece) for piece in source.pieces)
+    if dense and d >= max(least, per_row * n):
+        warn(
+            f"{n} rows of {d} columns: if the samples are in columns, give the transpose",
+            DataHint,
+        )

@@ -1,0 +1,181 @@
+"""When a run is done, why it ended, and what helps where that is not what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from localpower.core.certificate import Certificate, Known
+from localpower.core.errors import ConvergenceWarning, warn
+from localpower.core.ledger import Record
+from localpower.methods import CERTIFIED, EXACT, Method
+from localpower.methods.state import MOST_DRAWS, State
+
+ROUGH = 1e-2  # angle that will do where no tolerance was asked for and rounding allows no less
+NEAR = 1e-2  # residual below which the certified basis is returned
+STALL = 6  # rounds without progress that end a run with local steps
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a run ended: what that means, and what to do about it.
+
+    `final` says that more rounds would change nothing, `given_up` that another method may do
+    better, and `converged` that the run did what was asked.
+    """
+
+    meaning: str
+    remedy: str = ""
+    converged: bool = False
+    final: bool = False
+    given_up: bool = False
+
+
+_OTHER = f"take method='{CERTIFIED.name}'"
+REASONS: dict[str, Reason] = {
+    "angle": Reason("the angle is within the tolerance", converged=True, final=True),
+    "residual": Reason(
+        "residuals are within the tolerance, and there is no gap", converged=True, final=True
+    ),
+    "exact": Reason("the method computes the answer at once", converged=True),
+    "max_rounds": Reason("max_rounds was reached", "raise max_rounds"),
+    "budget": Reason("the budget was used up", "raise the bytes or seconds of the budget"),
+    "stalled": Reason(
+        "rounds no longer helped: with several local steps, shards that differ keep the error up",
+        f"take schedule='halving', or {_OTHER}",
+        final=True,
+        given_up=True,
+    ),
+    "unsure": Reason(
+        "the components are exact to the tolerance, but it is not certain that they are the "
+        "largest",
+        f"{_OTHER} with start=random or a larger start, as start=merged:200; a larger certainty; "
+        f"or method='{EXACT.name}'",
+        final=True,
+        given_up=True,
+    ),
+    "rounding": Reason(
+        "the last components are too small, compared with the first, for the precision of numbers",
+        f"give scale='std' if columns have different units, or take method='{EXACT.name}'",
+        final=True,
+        given_up=True,
+    ),
+    "callback": Reason("the callback asked for it", "let it run on"),
+    "end": Reason("the method does no more rounds", _OTHER),
+    "degraded": Reason("some shards were lost", "run it again when they are back"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingRule:
+    """Decides when a run is done: what was asked for, and what may be spent.
+
+    `certainty` is the largest p that will do. `ties` says that small residuals are enough where no
+    gap is seen after the leading columns, and `learns` that further rounds may tell more of p.
+    `noise` is what cancellation may have done to products.
+    """
+
+    rank: int
+    tol: float
+    certainty: float
+    trace: float
+    eps: float
+    max_rounds: int
+    max_bytes: float
+    max_seconds: float
+    noise: float = 0.0
+    ties: bool = True
+    learns: bool = False
+
+    def certificate(self, state: State) -> Certificate | None:
+        """What the state tells of the basis whose residuals it knows."""
+        known = Known(len(state.basis), self.trace, self.eps, self.noise)
+        return state.certificate(self.rank, known, self.tol, self.certainty)
+
+    def verdict(
+        self,
+        state: State,
+        found: Certificate | None,
+        history: Sequence[Record],
+        spent: float,
+        seconds: float,
+    ) -> str | None:
+        """Why to stop, if there is a reason; so many bytes and seconds were `spent` so far."""
+        if found is not None and self.tol:
+            near = found.angle <= self.tol
+            tie = self.ties and found.gap <= self.tol and found.residual <= self.tol
+            if near or tie:
+                if found.sure(self.certainty):
+                    return "angle" if near else "residual"
+                if not self.learns or state.draws > MOST_DRAWS:
+                    return "unsure"
+            elif found.rounded and found.gap > self.tol:
+                return "rounding"
+            elif stalled(history):
+                return "stalled"
+        return "budget" if spent > self.max_bytes or seconds > self.max_seconds else None
+
+
+def stalled(history: Sequence[Record]) -> bool:
+    """Whether residuals of rounds with local steps have not fallen for some time."""
+    recent = [record.residual for record in history[-STALL:] if record.steps > 1]
+    known = [residual for residual in recent if residual is not None]
+    return len(known) == STALL and min(known[1:]) > 0.9 * known[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a method ended with, and why."""
+
+    state: State
+    history: tuple[Record, ...]
+    reason: str
+    certificate: Certificate | None
+
+
+def returns_certified_basis(record: Record) -> bool:
+    """Whether a certified run that ends here returns what the certificate is about.
+
+    What came of it in the round may be worse: after local steps, or where values are nearly equal.
+    Far from the answer it is better all the same.
+    """
+    after_local_steps = record.steps > 1 and (record.angle or 1.0) < 1.0
+    return after_local_steps or (record.residual or 1.0) < NEAR
+
+
+def conclude(method: Method, outcome: Outcome, tol: float) -> str:
+    """Say why the run ended, and warn if that is not what was asked for."""
+    reason, found = outcome.reason, outcome.certificate
+    if method.exact and not (method.squares and reason in ("angle", "residual", "rounding")):
+        limited = tol and found is not None and found.angle > tol and found.gap > tol
+        reason = "rounding" if limited else "exact"
+    if tol and reason == "end" and method.certifies and found is not None:  # nothing new was left
+        reason = "rounding" if found.rounded else "unsure"
+    if tol and not REASONS[reason].converged and reason != "callback":
+        warn_not_converged(reason, outcome, tol, method)
+    return reason
+
+
+def good_enough(outcome: Outcome, certainty: float) -> bool:
+    """Whether nobody asked for more than rounding allows, and that is known to be good."""
+    found = outcome.certificate
+    if found is None or outcome.reason != "rounding":
+        return False
+    return found.angle <= ROUGH and found.sure(certainty)
+
+
+def warn_not_converged(reason: str, outcome: Outcome, tol: float, method: Method) -> None:
+    """Warn of a tolerance that was not reached, with what was, and with the remedy."""
+    found, reached = outcome.certificate, "no angle was certified"
+    if found is not None:
+        known = "proven" if found.proven else f"if nothing was missed (p = {found.p:.1g})"
+        reached = f"the angle is at most {found.angle:.1e}, {known},"
+    remedy = REASONS[reason].remedy
+    if reason == "max_rounds" and method.name != CERTIFIED.name:
+        remedy += f", or {_OTHER}"
+    rounds = len(outcome.history)
+    warn(
+        f"tol={tol:g} was not reached ({reason}): {reached} after {rounds} "
+        f"round{'s' * (rounds != 1)}; {remedy}",
+        ConvergenceWarning,
+    )
