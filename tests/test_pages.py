@@ -31,12 +31,20 @@ class Broken(Inline):
 
 def degraded():
     with pytest.warns(lp.DegradedWarning):
-        return lp.svd(A, 3, method="dpi", workers=4, engine=Broken(), on_loss="degrade", rng=0)
+        return lp.svd(
+            A,
+            3,
+            method="dpi",
+            workers=4,
+            engine=Broken(),
+            faults=lp.Faults(on_loss="degrade"),
+            rng=0,
+        )
 
 
 def stopped():
     with pytest.warns(lp.ConvergenceWarning):
-        return lp.svd(A, 3, steps=4, tol=1e-12, max_rounds=6, workers=4, rng=0)
+        return lp.svd(A, 3, method="local_power:steps=4", tol=1e-12, max_rounds=6, workers=4, rng=0)
 
 
 def unsure():

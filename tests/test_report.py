@@ -235,7 +235,9 @@ def test_every_method_has_a_page(method):
 
 def test_a_run_that_did_not_converge_says_what_to_change():
     with pytest.warns(lp.ConvergenceWarning):
-        result = lp.svd(A, 3, steps=4, tol=1e-12, max_rounds=3, workers=4, rng=0)
+        result = lp.svd(
+            A, 3, method="local_power:steps=4", tol=1e-12, max_rounds=3, workers=4, rng=0
+        )
     found = overview.verdict(result)
     assert (found.mood, found.title) == ("poor", "Not converged")
     assert "max_rounds" in found.advice

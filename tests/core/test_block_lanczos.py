@@ -38,7 +38,7 @@ def fit(A, rank, **options):
 @pytest.mark.parametrize("rank", [1, 2, 5, 10])
 def test_it_reaches_the_tolerance_in_fewer_bytes_than_wide_blocks(rank):
     A = with_spectrum(300, np.arange(1, 201) ** -1.0)
-    narrow, wide = fit(A, rank), fit(A, rank, method="block_krylov", start="random")
+    narrow, wide = fit(A, rank), fit(A, rank, method="block_krylov:start=random")
     assert narrow.reason == wide.reason == "angle"
     assert sine(A, narrow) <= 1e-8
     assert narrow.ledger.phase("iterate").bytes_up < wide.ledger.phase("iterate").bytes_up
@@ -93,7 +93,7 @@ def test_a_run_goes_on_from_its_checkpoint(stop, tmp_path):
     whole = fit(A, **options)
     path = tmp_path / "run"
     fit(A, **options, checkpoint=path, callback=lambda record, state: record.round == stop)
-    again = fit(A, **options, checkpoint=path, resume=True)
+    again = fit(A, **options, checkpoint=lp.Checkpoint(path, resume=True))
     assert same_bits(whole, again)
     assert len(again.history) == len(whole.history) > 6
 

@@ -26,8 +26,7 @@ def test_every_proposal_reaches_the_tolerance(proposal, sort):
     A = slow()
     if sort:
         A = A[np.argsort(A[:, 0])]
-    result = lp.svd(A, 5, method="local_ritz", proposal=proposal, tol=1e-8, workers=8,
-                    max_rounds=100, rng=0)  # fmt: skip
+    result = lp.svd(A, 5, method=f"local_ritz:proposal={proposal}", tol=1e-8, workers=8, max_rounds=100, rng=0)  # fmt: skip
     assert result.reason == "angle"
     assert sine(A, result) <= 1e-8
 
@@ -55,12 +54,12 @@ def test_local_work_saves_rounds_against_block_krylov_and_plain_iteration(propos
 
 def test_rounds_exchanges_and_hops_are_counted_apart():
     A = slow()
-    anchor = lp.svd(A, 5, method="local_ritz", proposal="anchor", tol=1e-8, workers=4, rng=0)
+    anchor = lp.svd(A, 5, method="local_ritz:proposal=anchor", tol=1e-8, workers=4, rng=0)
     iterate = anchor.ledger.phase("iterate")
     assert iterate.rounds == len(anchor.history)
     assert iterate.exchanges == iterate.rounds - 2  # none after the warm start, none after the end
     assert iterate.hops == iterate.rounds + iterate.exchanges
-    everyone = lp.svd(A, 5, method="local_ritz", proposal="all", tol=1e-8, workers=4, rng=0)
+    everyone = lp.svd(A, 5, method="local_ritz:proposal=all", tol=1e-8, workers=4, rng=0)
     assert everyone.ledger.phase("iterate").exchanges == 1
     krylov = lp.svd(A, 5, method="block_krylov", tol=1e-8, workers=4, rng=0)
     assert krylov.ledger.exchanges == 0

@@ -13,7 +13,7 @@ A = with_spectrum(200, 0.7 ** np.arange(12), seed=1)
 
 
 def fit(schedule, **options):
-    return lp.svd(A, 3, schedule=schedule, workers=3, rng=0, **options)
+    return lp.svd(A, 3, method=lp.LocalPower(schedule=schedule), workers=3, rng=0, **options)
 
 
 def steps(result):

@@ -423,7 +423,7 @@ def fit(**options):
 
 
 def test_rounds_bytes_and_steps_of_the_history_are_those_of_the_ledger():
-    result = fit(method="local_power", steps=3, max_rounds=5)
+    result = fit(method="local_power:steps=3", max_rounds=5)
     assert [record.round for record in result.history] == [1, 2, 3, 4, 5]
     assert [record.steps for record in result.history] == [3] * 5
     iterate = result.ledger.phase("iterate")
@@ -438,7 +438,7 @@ def test_a_budget_of_bytes_ends_after_the_round_that_exceeds_it(rounds):
     each = fit(max_rounds=1).history[0]
     size = each.bytes_up + each.bytes_down
     for spare, count in ((0, rounds + 1), (-1, rounds)):
-        result = fit(max_rounds=9, max_bytes=rounds * size + spare)
+        result = fit(max_rounds=9, budget=lp.Budget(bytes=rounds * size + spare))
         assert (result.reason, len(result.history)) == ("budget", count)
 
 
@@ -446,24 +446,35 @@ def test_a_run_that_goes_on_counts_what_was_spent_before(tmp_path):
     path = tmp_path / "run"
     first = fit(max_rounds=3, checkpoint=path)
     size = first.history[0].bytes_up + first.history[0].bytes_down
-    more = fit(max_rounds=9, checkpoint=path, resume=True, max_bytes=5 * size - 1)
+    more = fit(
+        max_rounds=9,
+        checkpoint=lp.Checkpoint(path, resume=True),
+        budget=lp.Budget(bytes=5 * size - 1),
+    )
     assert (more.reason, len(more.history)) == ("budget", 5)
     assert [record.round for record in more.history] == [1, 2, 3, 4, 5]
     assert [record.steps for record in more.history] == [1] * 5
     assert more.ledger.phase("iterate").rounds == 5
-    again = fit(max_rounds=5, checkpoint=path, resume=True)
+    again = fit(max_rounds=5, checkpoint=lp.Checkpoint(path, resume=True))
     assert (again.reason, len(again.history)) == ("max_rounds", 5)
     assert again.ledger.phase("iterate").rounds == 5
-    fewer = fit(max_rounds=2, checkpoint=path, resume=True)
+    fewer = fit(max_rounds=2, checkpoint=lp.Checkpoint(path, resume=True))
     assert (fewer.reason, len(fewer.history)) == ("max_rounds", 5)
 
 
 def test_seconds_of_earlier_rounds_count(tmp_path):
-    short = fit(max_rounds=9, max_seconds=1e-9)
+    short = fit(max_rounds=9, budget=lp.Budget(seconds=1e-9))
     assert (short.reason, len(short.history)) == ("budget", 1)
     path = tmp_path / "run"
     fit(max_rounds=3, checkpoint=path)
-    assert fit(max_rounds=9, checkpoint=path, resume=True, max_seconds=1e-9).reason == "budget"
+    assert (
+        fit(
+            max_rounds=9,
+            checkpoint=lp.Checkpoint(path, resume=True),
+            budget=lp.Budget(seconds=1e-9),
+        ).reason
+        == "budget"
+    )
 
 
 def test_a_callback_that_ends_a_run_is_its_reason_and_what_was_reached_is_kept(tmp_path):
@@ -499,10 +510,10 @@ def test_what_a_round_certifies_is_in_its_record():
 
 
 def test_a_schedule_that_ends_is_an_end():
-    result = fit(method="local_power", schedule={0, 2, 3}, max_rounds=9)
+    result = fit(method=lp.LocalPower(schedule={0, 2, 3}), max_rounds=9)
     assert (result.reason, len(result.history)) == ("end", 2)
     with pytest.raises(ValueError, match="schedule gives no round"):
-        fit(method="local_power", schedule=lambda t: 0)
+        fit(method=lp.LocalPower(schedule=lambda t: 0))
 
 
 def test_a_degraded_run_is_not_converged():
@@ -511,7 +522,9 @@ def test_a_degraded_run_is_not_converged():
             yield from super().map(task, [n for n in self.numbers(order) if n != 1])
 
     with pytest.warns(lp.DegradedWarning):
-        result = fit(tol=0.02, max_rounds=90, engine=Losing(), on_loss="degrade", retries=0)
+        result = fit(
+            tol=0.02, max_rounds=90, engine=Losing(), faults=lp.Faults(retries=0, on_loss="degrade")
+        )
     assert result.history[-1].angle <= 0.02
     assert (result.reason, result.converged) == ("degraded", False)
     assert result.run["degraded"]

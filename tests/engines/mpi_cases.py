@@ -289,7 +289,7 @@ def late():
         tasks.Describe.__call__ = slow
     started = time.monotonic()
     with pytest.raises(lp.EngineError if RANK else lp.WorkerLate, match=r"within 0.5 s"):
-        lp.svd(blocks()[RANK], 4, engine=COMM, deadline=0.5, retries=0)
+        lp.svd(blocks()[RANK], 4, engine=COMM, faults=lp.Faults(deadline=0.5, retries=0))
     assert RANK == 1 or time.monotonic() - started < 2.5
     tasks.Describe.__call__ = describe
     check(blocks()[RANK], blocks(), method="dpi")
