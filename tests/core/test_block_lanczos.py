@@ -256,3 +256,20 @@ def test_a_block_sees_that_a_value_is_there_more_often_than_it_has_columns():
     states = list(islice(block_lanczos(placed(A), start, 5, 2), 12))
     assert states[-1].whole
     np.testing.assert_allclose(states[-1].turn()[0][:5], 9.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["block_lanczos", "block_krylov"])
+def test_slow_spectra_take_hardly_a_round_more_for_being_sure(method):
+    rng = np.random.default_rng(0)
+    mixing = np.linalg.qr(rng.standard_normal((400, 400)))[0]
+    A = (rng.standard_normal((2000, 400)) * np.arange(1.0, 401) ** -0.3) @ mixing
+    truth = np.linalg.svd(A, full_matrices=False)[2][:5].T
+    start = {"start": "random"} if method == "block_krylov" else {}
+    for seed in range(4):
+        likely, sure = (
+            lp.svd(A, 5, method=method, tol=1e-8, certainty=p, workers=8, rng=seed, **start)
+            for p in (1, 1e-6)
+        )
+        assert sure.converged
+        assert lp.subspace_distance(truth, sure.components.T) <= sure.certificate.angle
+        assert len(sure.history) <= len(likely.history) + 1, seed
