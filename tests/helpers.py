@@ -17,6 +17,12 @@ ITERATED = [*METHODS[:3], "local_ritz", "block_krylov", "block_lanczos"]  # thes
 EPS = np.finfo(float).eps
 
 
+def with_options(method, **options):
+    """The text of a method with more options: ``with_options("dpi", width=4)`` is ``dpi:width=4``."""
+    text = ",".join(f"{name}={value}" for name, value in options.items())
+    return f"{method}{',' if ':' in method else ':'}{text}" if text else method
+
+
 def with_spectrum(rows, singular_values, seed=0):
     """A dense matrix with the given singular values and random singular vectors."""
     rng = np.random.default_rng(seed)

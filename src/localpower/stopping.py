@@ -175,7 +175,7 @@ def warn_not_converged(reason: str, outcome: Outcome, tol: float, method: Method
         remedy += f", or {_OTHER}"
     rounds = len(outcome.history)
     warn(
-        f"tol={tol:g} was not reached ({reason}): {reached} after {rounds} "
-        f"round{'s' * (rounds != 1)}; {remedy}",
+        f"tol={tol:g} was not reached ({reason}), as {REASONS[reason].meaning}: {reached} after "
+        f"{rounds} round{'s' * (rounds != 1)}; {remedy}",
         ConvergenceWarning,
     )
