@@ -21,16 +21,8 @@ from localpower.core.evidence import (
 from localpower.core.rounding import UNITS
 from localpower.engines.inline import Inline
 from localpower.methods import local_power
-from localpower.methods.local_power import (
-    APART,
-    LONG,
-    MOST_DRAWS,
-    Doubt,
-    State,
-    _joined,
-    rounded_step,
-)
-from localpower.methods.local_ritz import (
+from localpower.methods.local_power import APART, _joined, rounded_step
+from localpower.methods.ritz import (
     MERGED,
     RitzState,
     _measured_again,
@@ -41,6 +33,7 @@ from localpower.methods.local_ritz import (
 )
 from localpower.methods.rounding import WireRounding
 from localpower.methods.schedule import constant
+from localpower.methods.state import LONG, MOST_DRAWS, Doubt, State
 from localpower.worker.shard import Shard
 
 

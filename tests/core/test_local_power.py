@@ -12,8 +12,9 @@ import localpower as lp
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
-from localpower.methods.local_power import State, local_power
+from localpower.methods.local_power import local_power
 from localpower.methods.schedule import constant, halving
+from localpower.methods.state import State
 
 A = with_spectrum(300, 0.8 ** np.arange(12), seed=1)
 
