@@ -23,6 +23,16 @@ def with_options(method, **options):
     return f"{method}{',' if ':' in method else ':'}{text}" if text else method
 
 
+OWN = ("steps", "schedule", "align", "align_at", "proposal", "start", "width", "wire")
+
+
+def spelled(options):
+    """Arguments of `svd`, from a dictionary in which options of the method stand among them."""
+    own = {name: options[name] for name in OWN if name in options}
+    rest = {name: value for name, value in options.items() if name not in OWN}
+    return rest | {"method": with_options(rest.get("method", "auto"), **own)}
+
+
 def with_spectrum(rows, singular_values, seed=0):
     """A dense matrix with the given singular values and random singular vectors."""
     rng = np.random.default_rng(seed)

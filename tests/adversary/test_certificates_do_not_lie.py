@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from constructions import CONSTRUCTIONS, SEED
-from helpers import with_options
+from helpers import spelled
 
 import localpower as lp
 
@@ -26,7 +26,6 @@ POWER = [
     {"method": "local_power", "schedule": "adaptive"},
 ]
 OTHERS = [{"method": name} for name in ("block_lanczos", "gram", "tsqr", "auto")]
-OPTIONS = ("steps", "schedule", "align_at", "proposal", "start", "width", "wire")
 ROUNDED = ((1e-3, "bfloat16"), (1e-6, "float32"), (1e-10, "bfloat16"))
 
 
@@ -47,11 +46,9 @@ def factored(case, seed=SEED, **options):
         warnings.simplefilter("ignore", lp.ConvergenceWarning)
         warnings.simplefilter("ignore", lp.DataHint)
         given = {"engine": "inline", "max_rounds": 20, "rng": seed} | case.options | options
-        method = given.pop("method")
-        own = {name: given.pop(name) for name in OPTIONS if name in given}
-        if method in ("gram", "tsqr"):
-            own.pop("width", None)
-        return lp.svd(case.shards, case.rank, with_options(method, **own), **given)
+        if given["method"] in ("gram", "tsqr"):
+            given.pop("width", None)
+        return lp.svd(case.shards, case.rank, **spelled(given))
 
 
 def truth(case, result):

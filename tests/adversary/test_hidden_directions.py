@@ -153,13 +153,13 @@ def test_a_narrow_warm_start_is_filled_up_with_other_columns_each_time(method):
     rng = np.random.default_rng(0)
     A = with_values(rng, 90, np.r_[5.0, 4.0, 3.2, np.linspace(2.0, 1.5, d - 3)])
     options = {"method": method, "tol": tol, "max_rounds": 100}
-    before = factored(Case("old", [A] * 4, rank), method=f"auto:width={rank}", **options)
+    before = factored(Case("old", [A] * 4, rank), width=rank, **options)
     fixed = np.linalg.qr(np.hstack([before.basis, np.zeros((d, WIDTH))]))[0]
     new = rng.standard_normal(d)
     new -= fixed @ (fixed.T @ new)
     new /= np.linalg.norm(new)
     rows = np.vstack([A - np.outer(A @ new, new), np.sqrt(3.3) * new])
     case = Case("new", [rows] * 4, rank)  # local steps find no more than others do
-    result = factored(case, warm_start=before, method=f"auto:width={rank + WIDTH}", **options)
+    result = factored(case, warm_start=before, width=rank + WIDTH, **options)
     sine = lp.subspace_distance(spectrum(case.rows)[2][:rank].T, result.components.T)
     assert not result.converged or sine <= 10 * tol

@@ -313,7 +313,7 @@ def test_what_was_not_reached_is_warned_of_with_the_remedy(reason):
     (doubted,) = concluded("dpi", reason, replace(FAR, proven=False, p=0.5))[1]
     assert "if nothing was missed (p = 0.5)" in doubted
     assert "proven" not in doubted
-    assert (", or take method='local_ritz'" in text) == (reason == "max_rounds")
+    assert ("raise max_rounds, or take method='local_ritz'" in text) == (reason == "max_rounds")
     assert concluded("dpi", reason, FAR, tol=0.0) == (reason, [])
 
 
