@@ -147,8 +147,10 @@ def conclude(method: Method, outcome: Outcome, tol: float) -> str:
     """Say why the run ended, and warn if that is not what was asked for."""
     reason, found = outcome.reason, outcome.certificate
     if method.exact and not (method.squares and reason in ("angle", "residual", "rounding")):
-        limited = tol and found is not None and found.angle > tol and found.gap > tol
-        reason = "rounding" if limited else "exact"
+        reason = "exact"
+        if tol and found is not None:  # at a tie no angle is asked for, but small residuals are
+            error = found.angle if found.gap > tol else found.residual
+            reason = "rounding" if error > tol else "exact"
     if tol and reason == "end" and method.certifies and found is not None:  # nothing new was left
         reason = "rounding" if found.rounded else "unsure"
     if tol and not REASONS[reason].converged and reason != "callback":

@@ -321,14 +321,15 @@ def test_exact_methods_are_exact_unless_rounding_keeps_them_from_the_tolerance()
     assert concluded("tsqr", "end", CLOSE) == ("exact", [])
     assert concluded("tsqr", "angle", CLOSE)[0] == "exact"
     assert concluded("tsqr", "end", FAR)[0] == "rounding"
-    assert concluded("tsqr", "end", replace(FAR, gap=TOL)) == ("exact", [])
+    assert concluded("tsqr", "end", replace(TIE, gap=TOL)) == ("exact", [])
+    assert concluded("tsqr", "end", replace(FAR, gap=TOL))[0] == "rounding"
     assert concluded("tsqr", "end", replace(FAR, gap=1.01 * TOL))[0] == "rounding"
     assert concluded("tsqr", "end", FAR, tol=0.0) == ("exact", [])
     assert concluded("tsqr", "end", None) == ("exact", [])
     assert concluded("gram", "angle", CLOSE) == ("angle", [])
     assert concluded("gram", "residual", TIE) == ("residual", [])
     assert concluded("gram", "rounding", FAR)[0] == "rounding"
-    lost = replace(FAR, angle=1.0, gap=0.0, vanishing=True)
+    lost = replace(TIE, gap=0.0, vanishing=True)
     assert concluded("gram", "rounding", lost)[0] == "rounding"
     assert concluded("gram", "end", lost) == ("exact", [])
     assert concluded("gram", "end", CLOSE) == ("exact", [])
