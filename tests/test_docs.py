@@ -122,7 +122,7 @@ def test_code_is_nowhere_but_in_blocks_that_are_run(page):
 def test_the_table_of_reasons_says_what_the_page_of_a_run_says():
     text = (DOCS / "certificate.md").read_text(encoding="utf-8").replace("`", "")
     rows = {row.split("|")[1].strip(): row for row in text.splitlines() if row.startswith("|")}
-    for reason, (why, advice) in overview.ENDS.items():
+    for reason, (why, advice) in overview.REASONS.items():
         assert why in rows[f'"{reason}"']
         assert advice in rows[f'"{reason}"']
 

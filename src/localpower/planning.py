@@ -18,6 +18,7 @@ import numpy as np
 from localpower.core.ledger import Ledger, Round
 from localpower.core.ledger import size as size
 from localpower.core.linalg import Array, random_basis
+from localpower.core.text import duration as _time
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.inline import Inline
@@ -155,14 +156,6 @@ def _fields(row: Cost) -> tuple[str, ...]:
         f"{_time(row.seconds):>9}",
         row.note,
     )
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 90:
-        return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.3g} h"
-    if seconds >= 1:
-        return f"{seconds:.2g} s"
-    return f"{1000 * seconds:.0f} ms" if seconds >= 0.01 else f"{1000 * seconds:.2g} ms"
 
 
 def plan(

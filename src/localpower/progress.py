@@ -12,7 +12,7 @@ from math import inf, log
 from threading import Event, Lock, Thread
 from typing import Any, TextIO
 
-from localpower.core.ledger import size
+from localpower.core.text import duration, size
 from localpower.result import Record
 
 PATIENCE = 1.0  # seconds of work before anything is shown
@@ -184,10 +184,10 @@ class Progress:
             seconds, expected = time_left(history, self._goal)
             if seconds < inf:
                 left = max(0.0, seconds - (now - self._changed))
-                parts.append(f"{'about' if expected else 'at most'} {_clock(left)} left")
+                parts.append(f"{'about' if expected else 'at most'} {duration(round(left))} left")
         elif self.label:
             parts.append(self._stage)
-        parts.append(_clock(now - self._start))
+        parts.append(duration(round(now - self._start)))
         if history:
             moved = sum(record.bytes_up + record.bytes_down for record in history)
             parts.append(f"{size(moved)} moved")
@@ -229,11 +229,3 @@ def width(stream: Any) -> int:
     with suppress(Exception):
         return (os.get_terminal_size(stream.fileno()).columns or WIDE) - 1
     return WIDE - 1
-
-
-def _clock(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 100:
-        return f"{whole} s"
-    minutes = whole // 60
-    return f"{minutes}:{whole % 60:02} min" if minutes < 100 else f"{minutes // 60} h"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import file_digest
-from html import escape
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -20,6 +19,7 @@ from localpower.core.errors import DataError
 from localpower.core.files import locked, replacing, synchronise
 from localpower.core.ledger import Ledger, Round, size
 from localpower.core.linalg import Array
+from localpower.core.text import html_table as html_table
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.methods.scaling import dividing
@@ -366,36 +366,6 @@ def model_folder(path: str | os.PathLike[str]) -> Path:
     if not os.fspath(path) or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"path={os.fspath(path)!r} is no directory; a model is written into one")
     return folder
-
-
-def html_table(about: Sequence[str], head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Make a table for notebooks; it has no colours of its own, so it is light or dark as they are.
-
-    The last cell of a row that is too short takes the columns that are left.
-    """
-    lines = [[text.strip() for text in row] for row in rows]
-    full = [row for row in lines if len(row) == len(head)]
-    words = [any(row[j][:1].isalpha() for row in full) for j in range(len(head))]
-
-    def cells(kind: str, texts: Sequence[str]) -> str:
-        wide = len(head) - len(texts) + 1
-        spans = [""] * (len(texts) - 1) + [f' colspan="{wide}"' if wide > 1 else ""]
-        sides = [
-            "left" if word or span else "right" for word, span in zip(words, spans, strict=False)
-        ]
-        return "".join(
-            f'<{kind}{span} style="text-align: {side}">{escape(part)}</{kind}>'
-            for part, span, side in zip(texts, spans, sides, strict=False)
-        )
-
-    caption = "<br/>".join(map(escape, about))
-    names = cells("th", [text.strip() for text in head])
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in lines)
-    look = "caption-side: top; text-align: left; white-space: nowrap"
-    return (
-        f'<table style="color: inherit"><caption style="{look}">{caption}</caption>'
-        f"<thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
-    )
 
 
 ARRAY_FIELDS = tuple(entry.name for entry in fields(Result))[:8]

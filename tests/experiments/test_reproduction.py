@@ -11,12 +11,12 @@ from helpers import projector_gap, with_spectrum
 import localpower as lp
 from localpower.core.linalg import random_basis
 from localpower.data.partition import Partition
-from localpower.diagnostics.heterogeneity import coherence, kappa, rho
 from localpower.engines.inline import Inline
 from localpower.methods.local_power import State, local_power
 from localpower.methods.schedule import constant, parse
 from localpower.paper import bounds, runner, theory
 from localpower.paper import datasets as registry
+from localpower.paper.bounds import coherence, kappa, rho
 from localpower.paper.claims import judge, theorem_2
 from localpower.paper.grams import GramEngine, Grams, in_step
 from localpower.paper.problems import MODES, load
@@ -206,9 +206,7 @@ def test_the_command_writes_the_page_and_finds_everything_done_again(data_dir, t
 
 
 def test_a_missing_plot_library_is_said_before_the_work(tmp_path):
-    code = (
-        "import sys; sys.modules['matplotlib'] = None; from localpower.cli import main; "
-    )
+    code = "import sys; sys.modules['matplotlib'] = None; from localpower.cli import main; "
     code += f"sys.exit(main(['reproduce', '-o', {str(tmp_path / 'out')!r}]))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 1

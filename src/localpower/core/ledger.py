@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from localpower.core.text import size as size
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -155,11 +157,3 @@ def weigh(message: Any) -> tuple[int, int]:
     """Words and bytes of one task or reply."""
     found = arrays(message)
     return sum([A.size for _, A in found]), sum([A.nbytes for _, A in found])
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1536 is 1.54 kB (1000 bytes each)."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while count >= 999.5 and len(units) > 1:
-        count, units = count / 1000, units[1:]
-    return f"{count:.0f} {units[0]}" if units[0] == "B" else f"{count:.3g} {units[0]}"

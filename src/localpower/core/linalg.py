@@ -162,11 +162,16 @@ def leading_eigenpairs(G: Array, rank: int) -> tuple[Array, Array]:
 
 
 def lanczos(
-    multiply: Callable[[Array], Array], d: int, rank: int, which: Literal["LA", "LM"] = "LA"
+    multiply: Callable[[Array], Array],
+    d: int,
+    rank: int,
+    which: Literal["LA", "LM"] = "LA",
+    tol: float = 0.0,
 ) -> tuple[Array, Array]:
     """Eigenpairs of a symmetric operator on (d, r) matrices, largest first, from a fixed start.
 
-    `which` is ``"LA"`` for the largest values, ``"LM"`` for the largest magnitudes.
+    `which` is ``"LA"`` for the largest values, ``"LM"`` for the largest magnitudes; `tol` is their
+    relative error, rounding if 0.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -178,7 +183,7 @@ def lanczos(
         return multiply(x.reshape(d, 1)).astype(np.float64, copy=False)
 
     operator = LinearOperator((d, d), matvec=matvec, dtype=np.float64)
-    values, vectors = eigsh(operator, k=rank, v0=start, which=which)
+    values, vectors = eigsh(operator, k=rank, v0=start, which=which, tol=tol)
     return values[::-1], vectors[:, ::-1]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.linalg import Array, leading_eigenpairs
-from localpower.diagnostics.heterogeneity import spectral_norm
+from localpower.diagnostics.heterogeneity import etas_of_grams
 from localpower.engines.base import Engine
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.tasks import Eigenvectors, PowerSteps, Product, Task, TopVectors
@@ -72,9 +72,7 @@ class Grams:
 
     def eta(self) -> float:
         """Heterogeneity of the shards, Definition 2."""
-        M = self.stack.sum(axis=0) / sum(self.rows)
-        held = zip(self.stack, self.rows, strict=True)
-        return max(spectral_norm(G / rows - M) for G, rows in held) / spectral_norm(M)
+        return float(etas_of_grams(lambda: self.stack, self.rows).max())
 
 
 class GramEngine(Engine):

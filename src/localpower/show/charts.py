@@ -1,0 +1,368 @@
+"""The charts of a run, each described once; `svg` draws them for the page, `figures` elsewhere.
+
+A description has no pixels: axes with their ticks, series of points in one colour each, and marks
+that tell values. In place of a chart there may be a text that says why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
+from typing import Any
+
+import numpy as np
+
+from localpower.core.linalg import Array
+from localpower.core.text import BYTES, SHORT, duration, power, size, unit_of
+from localpower.show import summary
+from localpower.show.rows import Rows, Scores, Unlike
+from localpower.show.summary import SHOWN, Fitted, Point, evenly
+
+# Okabe and Ito's colours, which colour-blind readers tell apart; marks and dashes say it again.
+COLOURS = {
+    **{"blue": "#0072B2", "orange": "#D55E00", "green": "#009E73", "pink": "#CC79A7"},
+    **{"yellow": "#E69F00", "black": "#000000", "sky": "#56B4E9", "grey": "#767676"},
+}
+MARKERS = "os^DvPX*<>ph"
+DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), ":", (0, (8, 2)))
+MOST_DRAWN = 400  # rounds, components or shards
+MOST_BARS = 64  # shards that get a bar each, and points of a line that get a dot each
+TOLD = 42  # characters, with blanks to the longest, of names that fit below a picture
+FLOOR = 1e-17  # where an error of zero is drawn
+ROUNDING = float(np.finfo(np.float64).eps)  # where a smaller angle is drawn
+SPARED = 0.05  # of a power of ten that values may be above the axis
+AGAINST = {
+    "rounds": ("rounds", None),
+    "bytes": ("bytes moved, up and down, since the first round", BYTES),
+    "seconds": ("seconds since the first round", SHORT),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Limits of an axis, its ticks with their labels, and what it is called."""
+
+    low: float
+    high: float
+    ticks: Sequence[tuple[float, str]]
+    title: str
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Place of a value, in per cent."""
+        low, high, value = map(log10, (self.low, self.high, value)) if self.log else (
+            self.low, self.high, value)  # fmt: skip
+        share = (value - low) / ((high - low) or 1.0)
+        return round(100 * min(max(share, 0.0), 1.0), 3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """Points in one colour: `kind` is line, bars, points, cloud, box, or level, a line across.
+
+    `base` is where bars begin; dashes and markers are matplotlib's, `every` says which points of a
+    line have a marker.
+    """
+
+    kind: str
+    x: Any
+    y: Any
+    colour: str = "blue"
+    label: str = ""
+    dash: Any = "-"
+    marker: str = "o"
+    base: Any = 0.0
+    every: Any = None
+    width: float = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place that tells its values; without `y` it is as tall as the chart."""
+
+    x: float
+    y: float | None
+    tip: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chart:
+    """What to draw; `image` are weights from -1 to 1, and `notes` are colours and texts."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series] = ()
+    marks: Sequence[Mark] = ()
+    image: Array | None = None
+    notes: Sequence[tuple[str, str]] = ()
+
+
+def looks(number: int) -> dict[str, Any]:
+    """Colour and marker of one series among many."""
+    colours = [name for name in COLOURS if name != "grey"]
+    return {"colour": colours[number % len(colours)], "marker": MARKERS[number % len(MARKERS)]}
+
+
+def linear(
+    low: float,
+    high: float,
+    title: str,
+    units: Mapping[str, float] | None = None,
+    whole: bool = False,
+) -> Axis:
+    """An axis with round numbers, in the unit that fits."""
+    high = high if high > low else low + 1.0
+    unit, factor = ("", 1.0) if units is None else unit_of(high, units)
+    places: Iterable[float] = _ticks(low / factor, high / factor)
+    if whole:
+        places = _counts(round(low), round(high))
+    ends = [(t * factor, f"{t:,.6g}" + (f" {unit}" if unit and t else "")) for t in places]
+    return Axis(low, high, ends, title)
+
+
+def numbered(first: int, last: int, title: str) -> Axis:
+    """An axis of things with numbers, half of one to spare at the ends."""
+    places = [(float(t), f"{t:,}") for t in _counts(first, last)]
+    return Axis(first - 0.5, last + 0.5, places, title)
+
+
+def short(value: float) -> str:
+    """A round number on a logarithmic axis: 2e-3."""
+    exponent = floor(log10(value) + 1e-9)
+    digit = f"{value / 10.0**exponent:.3g}"
+    return f"{digit}e{exponent}" if exponent else digit
+
+
+def logarithmic(
+    values: Iterable[float], title: str, label: Callable[[float], str] = short, most: int = 6
+) -> Axis:
+    """An axis from one round number to another: of powers of ten, or of 1, 2 and 5 if few."""
+    known = [value for value in values if value > 0 and np.isfinite(value)] or [0.1, 1.0]
+    low, high = floor(log10(min(known)) + 1e-9), ceil(log10(max(known)) - SPARED)
+    if high - low < 2:
+        steps = [d * 10.0**p for p in range(low, max(high, low) + 1) for d in (1, 2, 5)]
+        first = max(step for step in steps if step <= min(known) * (1 + 1e-9))
+        most_seen = max(known) / 10**SPARED
+        last = min((s for s in steps if s >= most_seen and s > first), default=steps[-1])
+        places = [step for step in steps if first <= step <= last]
+    else:
+        stride = -(-(high - low) // (most - 1))
+        places = [10.0**p for p in range(high, low - stride, -stride)][::-1]
+    return Axis(places[0], places[-1], [(place, label(place)) for place in places], title, True)
+
+
+def _ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers within limits, at most so many."""
+    span = (high - low) or abs(high) or 1.0
+    unit = 10.0 ** floor(log10(span / most))
+    step = next(unit * n for n in (1, 2, 5, 10) if span / (unit * n) <= most)
+    return [i * step for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
+
+
+def _counts(first: int, last: int, most: int = 12) -> list[int]:
+    """Whole numbers to label on an axis: all of them if they are few."""
+    if last - first < most:
+        return list(range(first, last + 1))
+    return [int(t) for t in _ticks(first, last) if t == round(t) and t >= first]
+
+
+def convergence(result: Fitted, rows: Rows | None = None, against: str = "rounds") -> Chart | str:
+    """The certified error after every round that measured it."""
+    points = [p for p in summary.convergence(result) if (p.angle, p.residual) != (None, None)]
+    if not points:
+        return "the run measured no error after its rounds; give tol, as tol=1e-8"
+    title, units = AGAINST[against]
+
+    def known(name: str) -> tuple[Array, Array]:
+        some = [(getattr(p, against), getattr(p, name)) for p in points]
+        x, y = np.array([pair for pair in some if pair[1] is not None]).reshape(-1, 2).T
+        return x, np.maximum(y, FLOOR)
+
+    start = points[0].rounds if against == "rounds" else 0.0
+    x = linear(start, getattr(points[-1], against), title, units, whole=against == "rounds")
+    series = [
+        Series("line", *known("angle"), "blue", "bound of the sine of the angle"),
+        Series("line", *known("residual"), "orange", "largest residual of a component", "--"),
+    ]
+    if tol := float(result.run.get("tol") or 0.0):
+        series.append(Series("level", (), tol, "grey", f"asked for: {power(tol)}", "--"))
+    values = np.concatenate([np.atleast_1d(one.y) for one in series])
+    marks = [
+        Mark(float(getattr(p, against)), max(p.residual or 0.0 if p.angle is None else p.angle,
+             FLOOR), _round_told(p))
+        for p in points
+    ]  # fmt: skip
+    y = logarithmic(values, "sine of the angle, and residual")
+    return Chart(f"Convergence against {against}", x, y, series, marks)
+
+
+def error_told(point: Point) -> list[str]:
+    """What is known of the error after a round, and how surely."""
+    angle = "not known" if point.angle is None else f"at most {point.angle:.2e}"
+    residual = "not known" if point.residual is None else f"{point.residual:.2e}"
+    sure = f" ({point.sure or 'not certain'})" if (point.angle or 1.0) < 1 else ""
+    return [f"sine of the angle {angle}{sure}", f"residual {residual}"]
+
+
+def _round_told(point: Point) -> str:
+    first = f"round {point.rounds}, {point.steps} local step{'s' * (point.steps != 1)}"
+    spent = f"{size(point.bytes)} moved, {duration(point.seconds)}"
+    return "\n".join([first, *error_told(point), spent])
+
+
+def variance(result: Fitted, rows: Rows | None = None) -> Chart:
+    """The share of each component in the variance of the data."""
+    share, total = (100 * part for part in summary.shares(result))
+    shown = np.array(evenly(len(share), MOST_DRAWN))
+    marks = [
+        Mark(i + 1, None, f"component {i + 1}\n{share[i]:.3g}% of the variance, {total[i]:.3g}% "
+             "so far")
+        for i in shown.tolist()
+    ]  # fmt: skip
+    series = [
+        Series("bars", shown + 1, share[shown], "blue", "of one component"),
+        Series("line", shown + 1, total[shown], "orange", "of all so far", "--"),
+    ]
+    y = linear(0.0, 1.05 * float(total[-1]), "share of the variance, %")
+    return Chart("Variance", numbered(1, len(share), "component"), y, series, marks)
+
+
+def components(result: Fitted, rows: Rows | None = None) -> Chart:
+    """Weights by columns; of many columns, the heaviest of some side by side."""
+    V = np.asarray(result.components[:SHOWN], dtype=np.float64)
+    names = summary.column_names(result)
+    k, d = V.shape
+    parts = np.array_split(np.arange(d), min(d, MOST_DRAWN))
+    heaviest = np.array([[part[np.abs(v[part]).argmax()] for part in parts] for v in V])
+    shown = np.take_along_axis(V, heaviest, axis=1)
+    many = f", the heaviest of each {len(parts[0])} side by side" if d > len(parts) else ""
+    places = [(t * len(parts) / d, f"{t:,}") for t in _counts(0, d - 1)]
+    if d * max(map(len, names)) <= TOLD:
+        places = list(enumerate(names))
+    marks = [
+        Mark(
+            j,
+            None,
+            (names[part[0]] if len(part) == 1 else f"{names[part[0]]} to {names[part[-1]]}")
+            + "".join(f"\ncomponent {i + 1}: {summary.weight(shown[i, j])}" for i in range(k)),
+        )
+        for j, part in enumerate(parts)
+    ]
+    x = Axis(-0.5, len(parts) - 0.5, places, f"column{many}")
+    y = Axis(-k, 0, [(-i - 0.5, str(i + 1)) for i in range(k)], "component")
+    weights = np.array([summary.relative(row) for row in shown])
+    return Chart("Components", x, y, marks=marks, image=weights)
+
+
+def scores(result: Fitted, rows: Rows) -> Chart | str:
+    """Rows on the first two components, those of a shard that stands out in another colour."""
+    found = rows.scores
+    if not isinstance(found, Scores):
+        return found
+    finite = np.isfinite(found.points).all(axis=1)
+    points, marked = found.points[finite], found.marked[finite]
+    single = len(result.components) == 1
+    titles = ("row", "score on component 1") if single else ("component 1", "component 2")
+    x, y = (linear(*_limits(v), title) for v, title in zip(points.T, titles, strict=True))
+    labels = ("", "")
+    if marked.any() and isinstance(rows.unlike, Unlike):
+        labels = "the others", f"{rows.unlike.name(rows.unlike.farthest)}, which differs most"
+    series = [
+        Series("cloud", points[marked == mine, 0], points[marked == mine, 1], colour, label)
+        for mine, colour, label in zip((False, True), ("blue", "orange"), labels, strict=True)
+    ]
+    some = "" if len(found.points) == found.of else f", {len(found.points):,} of {found.of:,} rows"
+    return Chart(f"Scores{some}", x, y, series)
+
+
+def _limits(values: Array) -> tuple[float, float]:
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def shards(result: Fitted, rows: Rows) -> Chart | str:
+    """η of each shard, in another colour of one that stands out."""
+    unlike = rows.unlike
+    if not isinstance(unlike, Unlike):
+        return unlike
+    etas, m, most = unlike.etas, len(unlike.etas), unlike.farthest
+    if m == 1:
+        return "there is one shard, which is the whole"
+    shown = np.array([i for i in sorted({*evenly(m, MOST_DRAWN), most}) if np.isfinite(etas[i])])
+    kind = "bars" if m <= MOST_BARS else "points"
+    out = (shown == most) & unlike.stands_out
+    series = [Series(kind, shown[~out], etas[shown[~out]], "blue")]
+    series += [Series(kind, shown[out], etas[shown[out]], "orange")] if out.any() else []
+    marks = [Mark(i, None, f"{unlike.name(i)}\nη = {etas[i]:.3g}") for i in shown.tolist()]
+    verb, about = "stands out" if out.any() else "differs most", "≈ " if unlike.error else ""
+    y = linear(0.0, 1.05 * max(float(np.nanmax(etas)), 1e-12), "η: 0 is like the whole")
+    title = f"Shard {most} {verb}: η {about}{etas[most]:.2g}"
+    return Chart(title, numbered(0, m - 1, "shard"), y, series, marks)
+
+
+def timeline(result: Fitted, rows: Rows | None = None) -> Chart | str:
+    """The time of each round, and how it is explained."""
+    bars = summary.timeline(result)
+    if not bars:
+        return "the run did not note the times of its rounds; fit again to see them"
+    shown, whole = evenly(len(bars), MOST_DRAWN), sum(bar.seconds for bar in bars) or 1.0
+    base, series = np.zeros(len(shown)), []
+    for name, colour, label in (
+        ("compute", "blue", "computing"),
+        ("wait", "orange", "waiting for the slowest"),
+        ("rest", "grey", "messages and the rest"),
+    ):
+        share = sum(getattr(bar, name) for bar in bars) / whole
+        top = base + [getattr(bars[i], name) for i in shown]
+        label = f"{label}: {share:.0%}"
+        series.append(Series("bars", np.array(shown) + 1, top, colour, label, base=base))
+        base = top
+    marks = [Mark(i + 1, None, _bar_told(i + 1, bars[i])) for i in shown]
+    x = numbered(1, len(bars), "round, set-up and factors included")
+    y = linear(0.0, 1.05 * max(bar.seconds for bar in bars), "time of a round", SHORT)
+    return Chart("Where the time went", x, y, series, marks)
+
+
+def _bar_told(number: int, bar: summary.Bar) -> str:
+    slow = ", ".join(f"shard {shard} {duration(time)}" for time, shard in bar.slowest)
+    return (
+        f"round {number}, {bar.phase}: {bar.task}, {duration(bar.seconds)}\n"
+        f"computing {duration(bar.compute)}, waiting {duration(bar.wait)}, rest "
+        f"{duration(bar.rest)}\n"
+        f"a shard took {duration(bar.mean)} on average; slowest: {slow or 'not known'}"
+    )
+
+
+def comparison(runs: Sequence[Any], across: str, tol: float, reference: str) -> Chart:
+    """The true angle of methods against rounds or bytes; one mark for a method that is done."""
+    series = []
+    for number, run in enumerate(sorted(runs, key=lambda run: run.method)):
+        known = [(getattr(p, across), p.angle) for p in run.points if p.angle is not None]
+        single = len(known) == 1 or not summary.of_method(run.result.run, "iterates")
+        x, y = np.array(known[-1 if single else 0 :], dtype=np.float64).T
+        every = [*range(len(x) - 1, -1, -max(len(x) // 8, 1))]
+        dash = "none" if single else "-"
+        series.append(Series("line", x, np.maximum(y, ROUNDING), label=run.method, dash=dash,
+                             every=every, **looks(number)))  # fmt: skip
+    if tol:
+        series.append(Series("level", (), tol, "grey", "tolerance", "--"))
+    angles = np.concatenate([[1.0], *(np.atleast_1d(one.y) for one in series)])
+    y = logarithmic(angles, f"sine of the angle to the answer of {reference}", most=9)
+    spent = [getattr(p, across) for run in runs for p in run.points] or [1]
+    x = linear(0, max(spent), "rounds", whole=True)
+    if across == "bytes":
+        x = logarithmic(spent, "bytes moved, up and down", size)
+    return Chart("", x, y, series)
+
+
+CHARTS: dict[str, Callable[[Fitted, Rows], Chart | str]] = {
+    "convergence": convergence,
+    "variance": variance,
+    "components": components,
+    "scores": scores,
+    "shards": shards,
+    "timeline": timeline,
+}
