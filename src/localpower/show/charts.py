@@ -136,21 +136,28 @@ def short(value: float) -> str:
 
 
 def logarithmic(
-    values: Iterable[float], title: str, label: Callable[[float], str] = short, most: int = 6
+    values: Iterable[float],
+    title: str,
+    label: Callable[[float], str] = short,
+    most: int = 6,
+    tight: bool = False,
 ) -> Axis:
-    """An axis from one round number to another: of powers of ten, or of 1, 2 and 5 if few."""
+    """An axis from one power of ten to another; or, of few powers or `tight`, from 1, 2 or 5."""
     known = [value for value in values if value > 0 and np.isfinite(value)] or [0.1, 1.0]
-    low, high = floor(log10(min(known)) + 1e-9), ceil(log10(max(known)) - SPARED)
-    if high - low < 2:
-        steps = [d * 10.0**p for p in range(low, max(high, low) + 1) for d in (1, 2, 5)]
+    seen = max(known) / (1 if tight else 10**SPARED)
+    low, high = floor(log10(min(known)) + 1e-9), ceil(log10(seen))
+    stride = -(-(high - low) // (most - 1))
+    places = [10.0**p for p in range(high, low - max(stride, 1), -max(stride, 1))][::-1]
+    if tight or high - low < 2:
+        steps = [d * 10.0**p for p in range(low, high + 2) for d in (1, 2, 5)]
         first = max(step for step in steps if step <= min(known) * (1 + 1e-9))
-        most_seen = max(known) / 10**SPARED
-        last = min((s for s in steps if s >= most_seen and s > first), default=steps[-1])
-        places = [step for step in steps if first <= step <= last]
+        last = min(step for step in steps if step >= seen and step > first)
+        inside = [place for place in places if first <= place <= last]
+        few = [step for step in steps if first <= step <= last]
+        ends, places = (first, last), inside if len(inside) > 2 else few
     else:
-        stride = -(-(high - low) // (most - 1))
-        places = [10.0**p for p in range(high, low - stride, -stride)][::-1]
-    return Axis(places[0], places[-1], [(place, label(place)) for place in places], title, True)
+        ends = places[0], places[-1]
+    return Axis(*ends, [(place, label(place)) for place in places], title, log=True)
 
 
 def _ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -354,7 +361,7 @@ def comparison(runs: Sequence[Any], across: str, tol: float, reference: str) -> 
     spent = [getattr(p, across) for run in runs for p in run.points] or [1]
     x = linear(0, max(spent), "rounds", whole=True)
     if across == "bytes":
-        x = logarithmic(spent, "bytes moved, up and down", size)
+        x = logarithmic(spent, "bytes moved, up and down", size, tight=True)
     return Chart("", x, y, series)
 
 

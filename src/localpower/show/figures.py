@@ -124,13 +124,17 @@ def draw(axes: Any, chart: Chart) -> None:
         shown = _weights(axes, chart.image, aspect="auto", extent=edges)
         axes.figure.colorbar(shown, ax=axes, label="weight, of the largest")
         axes.grid(visible=False)
+    if any(one.kind == "box" for one in chart.series):
+        axes.grid(visible=False, axis="x")
+        for name in axes.get_xticklabels():
+            name.set(rotation=40, ha="right", rotation_mode="anchor")
     for number, (colour, text) in enumerate(chart.notes):
-        place = {"x": 0.97, "y": 0.57 + 0.12 * number, "transform": axes.transAxes}
+        place = {"x": 0.97, "y": 0.93 - 0.24 * number, "transform": axes.transAxes}
         axes.text(**place, s=text, ha="right", va="top", color=COLOURS[colour])
 
 
 def _draw_series(axes: Any, chart: Chart, one: Series) -> None:
-    look = {"color": COLOURS[one.colour], "label": one.label or None}
+    look: dict[str, Any] = {"color": COLOURS[one.colour], "label": one.label or None}
     if one.kind == "bars":
         axes.bar(one.x, one.y - one.base, bottom=one.base, width=0.72, **look)
     elif one.kind in ("points", "cloud"):
@@ -154,6 +158,7 @@ def _draw_series(axes: Any, chart: Chart, one: Series) -> None:
         beyond = bool((y > chart.y.high).any())
         dots = {"marker": one.marker, "markevery": one.every, "clip_on": beyond}
         dots |= {"markersize": 9} if one.dash == "none" else {}
+        look |= {"alpha": 0.5} if one.width < 1 else {}
         axes.plot(one.x, y, linestyle=one.dash, linewidth=one.width, **dots, **look)
 
 
