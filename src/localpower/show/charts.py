@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from localpower.core.linalg import Array
 from localpower.core.text import BYTES, SHORT, duration, power, size, unit_of
 from localpower.show import summary
 from localpower.show.rows import Rows, Scores, Unlike
-from localpower.show.summary import SHOWN, Fitted, Point, evenly
+from localpower.show.summary import MOST_DRAWN, SHOWN, Point, evenly
+
+if TYPE_CHECKING:
+    from localpower.result import Result
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; marks and dashes say it again.
 COLOURS = {
@@ -26,7 +29,6 @@ COLOURS = {
 }
 MARKERS = "os^DvPX*<>ph"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), ":", (0, (8, 2)))
-MOST_DRAWN = 400  # rounds, components or shards
 MOST_BARS = 64  # shards that get a bar each, and points of a line that get a dot each
 TOLD = 42  # characters, with blanks to the longest, of names that fit below a picture
 FLOOR = 1e-17  # where an error of zero is drawn
@@ -175,7 +177,7 @@ def _counts(first: int, last: int, most: int = 12) -> list[int]:
     return [int(t) for t in _ticks(first, last) if t == round(t) and t >= first]
 
 
-def convergence(result: Fitted, rows: Rows | None = None, against: str = "rounds") -> Chart | str:
+def convergence(result: Result, rows: Rows | None = None, against: str = "rounds") -> Chart | str:
     """The certified error after every round that measured it."""
     points = [p for p in summary.convergence(result) if (p.angle, p.residual) != (None, None)]
     if not points:
@@ -219,7 +221,7 @@ def _round_told(point: Point) -> str:
     return "\n".join([first, *error_told(point), spent])
 
 
-def variance(result: Fitted, rows: Rows | None = None) -> Chart:
+def variance(result: Result, rows: Rows | None = None) -> Chart:
     """The share of each component in the variance of the data."""
     share, total = (100 * part for part in summary.shares(result))
     shown = np.array(evenly(len(share), MOST_DRAWN))
@@ -236,7 +238,7 @@ def variance(result: Fitted, rows: Rows | None = None) -> Chart:
     return Chart("Variance", numbered(1, len(share), "component"), y, series, marks)
 
 
-def components(result: Fitted, rows: Rows | None = None) -> Chart:
+def components(result: Result, rows: Rows | None = None) -> Chart:
     """Weights by columns; of many columns, the heaviest of some side by side."""
     V = np.asarray(result.components[:SHOWN], dtype=np.float64)
     names = summary.column_names(result)
@@ -263,7 +265,7 @@ def components(result: Fitted, rows: Rows | None = None) -> Chart:
     return Chart("Components", x, y, marks=marks, image=weights)
 
 
-def scores(result: Fitted, rows: Rows) -> Chart | str:
+def scores(result: Result, rows: Rows) -> Chart | str:
     """Rows on the first two components, those of a shard that stands out in another colour."""
     found = rows.scores
     if not isinstance(found, Scores):
@@ -290,7 +292,7 @@ def _limits(values: Array) -> tuple[float, float]:
     return low - room, high + room
 
 
-def shards(result: Fitted, rows: Rows) -> Chart | str:
+def shards(result: Result, rows: Rows) -> Chart | str:
     """η of each shard, in another colour of one that stands out."""
     unlike = rows.unlike
     if not isinstance(unlike, Unlike):
@@ -310,7 +312,7 @@ def shards(result: Fitted, rows: Rows) -> Chart | str:
     return Chart(title, numbered(0, m - 1, "shard"), y, series, marks)
 
 
-def timeline(result: Fitted, rows: Rows | None = None) -> Chart | str:
+def timeline(result: Result, rows: Rows | None = None) -> Chart | str:
     """The time of each round, and how it is explained."""
     bars = summary.timeline(result)
     if not bars:
@@ -365,7 +367,7 @@ def comparison(runs: Sequence[Any], across: str, tol: float, reference: str) -> 
     return Chart("", x, y, series)
 
 
-CHARTS: dict[str, Callable[[Fitted, Rows], Chart | str]] = {
+CHARTS: dict[str, Callable[[Result, Rows], Chart | str]] = {
     "convergence": convergence,
     "variance": variance,
     "components": components,

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from math import ceil
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from localpower.core.files import replacing
 from localpower.show import summary
 from localpower.show.charts import CHARTS, COLOURS, Chart, Series, comparison
 from localpower.show.rows import look
-from localpower.show.summary import NEGATIVE, POSITIVE, SHOWN, Fitted
+from localpower.show.summary import NEGATIVE, POSITIVE, SHOWN
+
+if TYPE_CHECKING:
+    from localpower.result import Result
 
 STYLE = {
     **{"font.size": 11, "axes.titlesize": 11, "xtick.labelsize": 10, "ytick.labelsize": 10},
@@ -63,7 +66,7 @@ def save(figure: Any, path: Path, title: str) -> Path:
 
 
 def plot(
-    result: Fitted,
+    result: Result,
     kind: str | None = None,
     data: Any = None,
     grid: tuple[int, int] | None = None,
@@ -171,7 +174,7 @@ def _weights(axes: Any, weights: Any, **options: Any) -> Any:
     return axes.imshow(weights, cmap=colours, vmin=-1, vmax=1, interpolation="nearest", **options)
 
 
-def _images(part: Any, result: Fitted, layout: tuple[int, int]) -> None:
+def _images(part: Any, result: Result, layout: tuple[int, int]) -> None:
     """Components whose columns are pixels."""
     V = result.components[:SHOWN]
     columns = min(len(V), 5)

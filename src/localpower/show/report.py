@@ -13,15 +13,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from localpower.core.text import duration, html_table, power, size
 from localpower.show import charts, summary, svg
 from localpower.show.rows import Rows, Scores, Unlike, look
-from localpower.show.summary import SHOWN, Fitted, weight
+from localpower.show.summary import SHOWN, weight
 from localpower.show.svg import text as _text
+
+if TYPE_CHECKING:
+    from localpower.result import Result
 
 HEAVY = 5  # columns that are named for a component
 NARROW = 14  # characters of a name that fit a narrow column
@@ -30,7 +33,7 @@ KINDS = {"components": "low", "scores": "square"}  # classes for the heights of 
 
 
 def write(
-    result: Fitted,
+    result: Result,
     path: str | os.PathLike[str],
     data: Any = None,
     grid: tuple[int, int] | None = None,
@@ -51,7 +54,7 @@ def page_path(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def page(result: Fitted, data: Any = None, grid: tuple[int, int] | None = None) -> str:
+def page(result: Result, data: Any = None, grid: tuple[int, int] | None = None) -> str:
     """Return the page as HTML."""
     layout = summary.grid_of(result, grid)
     rows = look(result, data)
@@ -79,7 +82,7 @@ def page(result: Fitted, data: Any = None, grid: tuple[int, int] | None = None) 
     )
 
 
-def _head(result: Fitted) -> str:
+def _head(result: Result) -> str:
     run, ledger = result.run, result.ledger
     found = summary.verdict(result)
     kind = "principal components" if run.get("center") else "singular vectors"
@@ -157,7 +160,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f'<div class="scroll">{html_table((), head, rows)}</div>'
 
 
-def _convergence(result: Fitted) -> str:
+def _convergence(result: Result) -> str:
     found = {name: charts.convergence(result, against=name) for name in charts.AGAINST}
     drawn = {name: chart for name, chart in found.items() if isinstance(chart, charts.Chart)}
     points = summary.convergence(result)
@@ -184,7 +187,7 @@ def _convergence(result: Fitted) -> str:
     return _section("convergence", "Convergence", note + svg.key(drawn["rounds"]) + switch)
 
 
-def _variance(result: Fitted) -> str:
+def _variance(result: Result) -> str:
     share, total = summary.shares(result)
     many = f"The {len(share)} components explain" if len(share) > 1 else "The component explains"
     note = _soft(f"{many} {_share(total[-1])} of the variance of the data.")
@@ -207,7 +210,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.3g}%"
 
 
-def _components(result: Fitted, layout: tuple[int, int] | None) -> str:
+def _components(result: Result, layout: tuple[int, int] | None) -> str:
     k, every = min(len(result.components), SHOWN), len(result.components)
     shown = f"the first {k} of {every} components" if k < every else f"all {k} components"
     note = (
@@ -219,7 +222,7 @@ def _components(result: Fitted, layout: tuple[int, int] | None) -> str:
     return _section("components", "Components", _soft(note) + images + heat + _heavy(result))
 
 
-def _images(result: Fitted, layout: tuple[int, int]) -> str:
+def _images(result: Result, layout: tuple[int, int]) -> str:
     pictures = "".join(
         f'<li><figure><img src="{svg.png(summary.relative(v.reshape(layout)))}" '
         f'alt="component {number} as an image"><figcaption>component {number}</figcaption>'
@@ -233,7 +236,7 @@ def _images(result: Fitted, layout: tuple[int, int]) -> str:
     return f'<ul class="images">{pictures}</ul>{note}'
 
 
-def _heavy(result: Fitted) -> str:
+def _heavy(result: Result) -> str:
     """Name the columns of each component that have the largest weights."""
     names, listed = summary.column_names(result), ""
     for number, v in enumerate(result.components[:SHOWN], start=1):
@@ -245,7 +248,7 @@ def _heavy(result: Fitted) -> str:
     return f'<h3>{title}</h3><ul class="heavy{long}">{listed}</ul>'
 
 
-def _scores(result: Fitted, rows: Rows) -> str:
+def _scores(result: Result, rows: Rows) -> str:
     found, chart = rows.scores, charts.scores(result, rows)
     if isinstance(chart, str) or not isinstance(found, Scores):
         return _missing("scores", "Scores", str(chart))
@@ -254,7 +257,7 @@ def _scores(result: Fitted, rows: Rows) -> str:
     return _section("scores", "Scores", _soft(text) + svg.key(chart) + svg.draw(chart, "square"))
 
 
-def _shards(result: Fitted, rows: Rows) -> str:
+def _shards(result: Result, rows: Rows) -> str:
     title, unlike, chart = "How much shards differ", rows.unlike, charts.shards(result, rows)
     if isinstance(chart, str) or not isinstance(unlike, Unlike):
         return _missing("shards", title, str(chart))
@@ -278,7 +281,7 @@ def _shards(result: Fitted, rows: Rows) -> str:
     return _section("shards", title, f"<p>{escape(text)}</p>{svg.draw(chart)}{_soft(how)}")
 
 
-def _timeline(result: Fitted) -> str:
+def _timeline(result: Result) -> str:
     title, chart, bars = "Where the time went", charts.timeline(result), summary.timeline(result)
     if isinstance(chart, str):
         return _missing("timeline", title, chart)
@@ -310,7 +313,7 @@ def _slowest(bars: Sequence[summary.Bar]) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def _faults(result: Fitted) -> str:
+def _faults(result: Result) -> str:
     faults = result.run.get("faults") or ()
     if not faults:
         text = "Every reply came, in time and in order; nothing had to be asked for again."
@@ -330,7 +333,7 @@ def _faults(result: Fitted) -> str:
     return _section("faults", "Faults", table + note)
 
 
-def _repeat(result: Fitted) -> str:
+def _repeat(result: Result) -> str:
     run = result.run
     parts = []
     if run.get("command"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import frexp, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,12 @@ from localpower.data.source import Source, open_source
 from localpower.diagnostics.heterogeneity import estimated_etas, etas
 from localpower.engines.blas import one_blas_thread
 from localpower.methods.scaling import dividing
-from localpower.show.summary import Fitted, evenly, shortened
+from localpower.show.summary import evenly, shortened
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.shard import cut, is_stored
+
+if TYPE_CHECKING:
+    from localpower.result import Result
 
 MOST_POINTS = 2000  # of a scatter
 EXACT_WORK, EXACT_COLUMNS = 5e9, 512  # operations and columns up to which shards' matrices are made
@@ -66,7 +69,6 @@ class Scores:
     points: Array
     of: int
     marked: NDArray[np.bool_]
-    source: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +84,7 @@ NO_SCORES = f"give data=, or run with return_u=True, {NO_DATA}"
 NO_SHARDS = f"give the rows, data=data, {NO_DATA}"
 
 
-def look(result: Fitted, data: Any = None, shards: bool = True, scores: bool = True) -> Rows:
+def look(result: Result, data: Any = None, shards: bool = True, scores: bool = True) -> Rows:
     """Look at the rows, if they are given: scores of some, differences of shards."""
     if data is None:
         return Rows(_from_left(result) or NO_SCORES, NO_SHARDS)
@@ -108,16 +110,16 @@ def look(result: Fitted, data: Any = None, shards: bool = True, scores: bool = T
             source.close()
 
 
-def _from_left(result: Fitted) -> Scores | None:
+def _from_left(result: Result) -> Scores | None:
     """Scores of the rows that were fitted, from their left singular vectors."""
     if result.U is None:
         return None
     some = evenly(len(result.U), MOST_POINTS)
     points = result.U[some][:, :2].astype(np.float64) * result.singular_values[:2]
-    return Scores(_flat(points, some), len(result.U), np.zeros(len(some), bool), "U")
+    return Scores(_flat(points, some), len(result.U), np.zeros(len(some), bool))
 
 
-def _scores(result: Fitted, source: Source, mark: NDArray[np.bool_] | None) -> Scores:
+def _scores(result: Result, source: Source, mark: NDArray[np.bool_] | None) -> Scores:
     some = evenly(source.rows, MOST_POINTS)
     pieces, first = [], 0
     for piece in source.pieces:
@@ -129,7 +131,7 @@ def _scores(result: Fitted, source: Source, mark: NDArray[np.bool_] | None) -> S
             pieces.append(piece[mine])
     points = result.transform(pieces)[:, :2].astype(np.float64)
     marked = np.zeros(len(some), bool) if mark is None else mark[some]
-    return Scores(_flat(points, some), source.rows, marked, "data")
+    return Scores(_flat(points, some), source.rows, marked)
 
 
 def _flat(points: Array, rows: Sequence[int]) -> Array:
@@ -139,7 +141,7 @@ def _flat(points: Array, rows: Sequence[int]) -> Array:
     return np.column_stack([np.asarray(rows, dtype=np.float64), points])
 
 
-def _cut_again(result: Fitted, source: Source) -> Partition | str:
+def _cut_again(result: Result, source: Source) -> Partition | str:
     """Cut the rows as the run did, or say why that cannot be."""
     run = result.run
     how, workers, seed = str(run["partition"]), int(run["workers"]), run["seed"]
@@ -169,7 +171,7 @@ def _rows_of(shards: Partition, number: int) -> NDArray[np.bool_]:
     return shards.in_original_order(mine)
 
 
-def _unlike(result: Fitted, source: Source, shards: Partition) -> Unlike:
+def _unlike(result: Result, source: Source, shards: Partition) -> Unlike:
     """``η_i = ‖M_i - M‖/‖M‖`` of the rows as they entered the factorisation."""
     n, d = source.rows, source.columns
     exponent = frexp(float(result.singular_values[0]) / sqrt(n))[1]

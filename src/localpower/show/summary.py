@@ -6,75 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from localpower.core.ledger import Ledger
 from localpower.core.linalg import Array
 from localpower.core.text import power
 
-MOST_ROUNDS = 400  # of a curve
+if TYPE_CHECKING:
+    from localpower.result import Record, Result
+
+MOST_DRAWN = 400  # rounds, components or shards
 SHOWN = 10  # components
 LONG = 60  # characters of a name
 POSITIVE, NEGATIVE = (31, 131, 196), (224, 103, 27)  # colours of weights, on light and on dark
 IMAGES = 64  # columns, from which a square number of them may be pixels
 HOLDS_UP, WAITED = 1.5, 0.1  # times the mean of the shards; share of the time of its rounds
-
-
-class Entry(Protocol):
-    """A record of the history."""
-
-    @property
-    def round(self) -> int: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def bytes_up(self) -> int: ...
-    @property
-    def bytes_down(self) -> int: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def angle(self) -> float | None: ...
-    @property
-    def residual(self) -> float | None: ...
-    @property
-    def proven(self) -> bool | None: ...
-    @property
-    def p(self) -> float | None: ...
-
-
-class Fitted(Protocol):
-    """What is read of a `Result`."""
-
-    @property
-    def components(self) -> Array: ...
-    @property
-    def singular_values(self) -> Array: ...
-    @property
-    def U(self) -> Array | None: ...
-    @property
-    def mean(self) -> Array | None: ...
-    @property
-    def scale(self) -> Array | None: ...
-    @property
-    def explained_variance_ratio(self) -> Array: ...
-    @property
-    def history(self) -> Sequence[Entry]: ...
-    @property
-    def ledger(self) -> Ledger: ...
-    @property
-    def run(self) -> Mapping[str, Any]: ...
-    @property
-    def residuals(self) -> Array | None: ...
-    @property
-    def converged(self) -> bool: ...
-    @property
-    def reason(self) -> str: ...
-    def transform(self, data: Any) -> Array:
-        """Scores of rows."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +37,7 @@ class Point:
     sure: str
 
 
-def convergence(result: Fitted) -> list[Point]:
+def convergence(result: Result) -> list[Point]:
     """One point for each round of the method; evenly chosen ones where there are too many."""
     moved = accumulate(record.bytes_up + record.bytes_down for record in result.history)
     spent = accumulate(record.seconds for record in result.history)
@@ -98,7 +45,7 @@ def convergence(result: Fitted) -> list[Point]:
         Point(record.round, b, s, record.steps, record.angle, record.residual, in_short(record))
         for record, b, s in zip(result.history, moved, spent, strict=True)
     ]
-    return [points[i] for i in evenly(len(points), MOST_ROUNDS)]
+    return [points[i] for i in evenly(len(points), MOST_DRAWN)]
 
 
 def evenly(count: int, most: int) -> list[int]:
@@ -108,7 +55,7 @@ def evenly(count: int, most: int) -> list[int]:
     return [round(i) for i in np.linspace(0, count - 1, most)]
 
 
-def grid_of(result: Fitted, grid: tuple[int, int] | None) -> tuple[int, int] | None:
+def grid_of(result: Result, grid: tuple[int, int] | None) -> tuple[int, int] | None:
     """How columns are laid out as images: as told, or as a square where nothing speaks against it.
 
     Names of columns speak against it, unless they are of pixels.
@@ -128,7 +75,7 @@ def grid_of(result: Fitted, grid: tuple[int, int] | None) -> tuple[int, int] | N
     return (side, side) if side * side == d and d >= IMAGES and pixels else None
 
 
-def column_names(result: Fitted) -> list[str]:
+def column_names(result: Result) -> list[str]:
     """Names of the columns, or their numbers from 0."""
     names, d = result.run.get("names"), result.components.shape[1]
     if names is not None and len(names) == d:
@@ -141,7 +88,7 @@ def shortened(name: str) -> str:
     return name if len(name) <= LONG else f"{name[: LONG - 1]}…"
 
 
-def shares(result: Fitted) -> tuple[Array, Array]:
+def shares(result: Result) -> tuple[Array, Array]:
     """Shares of the components in the variance, and their sums."""
     share = np.nan_to_num(result.explained_variance_ratio.astype(np.float64), posinf=0.0)
     return share, np.cumsum(share)
@@ -180,7 +127,7 @@ class Bar:
     slowest: tuple[tuple[float, int], ...]
 
 
-def timeline(result: Fitted) -> list[Bar]:
+def timeline(result: Result) -> list[Bar]:
     """What rounds took; empty if that is not known."""
     known = result.run.get("timeline") or {}
     at_once = max(int(known.get("at_once", 1)), 1)
@@ -303,7 +250,7 @@ def of_method(run: Mapping[str, Any], trait: str) -> bool:
     return bool(run.get(trait, old[trait]))
 
 
-def how_sure(last: Entry, run: Mapping[str, Any]) -> str:
+def how_sure(last: Record, run: Mapping[str, Any]) -> str:
     """Say how sure what a round claims is."""
     if last.proven:
         return PROVEN
@@ -312,14 +259,14 @@ def how_sure(last: Entry, run: Mapping[str, Any]) -> str:
     return (TESTED if is_sure(last, run) else DOUBTED).format(odds(last.p))
 
 
-def is_sure(last: Entry, run: Mapping[str, Any]) -> bool:
+def is_sure(last: Record, run: Mapping[str, Any]) -> bool:
     """Whether what a round claims is proven, or as certain as the run was asked to be."""
     wanted = run.get("certainty")
     enough = wanted if isinstance(wanted, int | float) else 0.0
     return bool(last.proven) or (last.p is not None and last.p <= enough)
 
 
-def in_short(record: Entry) -> str:
+def in_short(record: Record) -> str:
     """How sure a round is, in a word: proven, p, or nothing where nothing is known."""
     if record.proven:
         return "proven"
@@ -340,7 +287,7 @@ def odds(p: float) -> str:
     return f"at most once in {int(1 / p / 10**digits) * 10**digits:,} runs"
 
 
-def verdict(result: Fitted) -> Verdict:
+def verdict(result: Result) -> Verdict:
     """Say what the certificate means, for readers who are no specialists."""
     run, reason = result.run, result.reason
     if reason == "degraded":
@@ -362,7 +309,7 @@ def verdict(result: Fitted) -> Verdict:
     return _ended(run, REASONS.get(reason, Reason(reason, "Give tol=1e-8.")), last, bound)
 
 
-def _ended(run: Mapping[str, Any], why: Reason, last: Entry, bound: float | None) -> Verdict:
+def _ended(run: Mapping[str, Any], why: Reason, last: Record, bound: float | None) -> Verdict:
     """What is known where nothing was certified that was asked for."""
     tol, ended = float(run.get("tol") or 0.0), f"The run ended as {why.meaning}. "
     claim = "No angle is certified."
