@@ -64,12 +64,6 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    with browser.browser() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """Pages of the runs, each made when it is first asked for."""
     folder, made = tmp_path_factory.mktemp("pages"), {}
