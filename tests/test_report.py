@@ -298,7 +298,7 @@ def test_columns_are_images_only_where_nothing_speaks_against_it():
 
 def test_pages_are_written_where_they_can_be(tmp_path):
     result = lp.svd(A, 2, rng=0)
-    with pytest.raises(ValueError, match=r"\.html; give such a name"):
+    with pytest.raises(ValueError, match=r"\.html or \.htm; give such a name"):
         result.report(tmp_path / "page.pdf")
     with pytest.raises(ValueError, match="make it first"):
         result.report(tmp_path / "none" / "page.html")

@@ -29,7 +29,6 @@ STYLE = {
     **{"svg.fonttype": "none", "svg.hashsalt": "localpower"},  # text stays text, bytes repeat
 }
 PANEL = 5.2, 3.4  # inches
-PICTURES = (".png", ".svg")
 
 
 @contextmanager
@@ -46,11 +45,7 @@ def canvas(what: str, width: float, height: float) -> Iterator[Any]:
 
 def picture_path(path: str | PathLike[str]) -> Path:
     """Check that a picture can be drawn and written to `path`."""
-    target = Path(path)
-    if target.suffix.lower() not in PICTURES or target.is_dir():
-        raise ValueError(f"{target}: a picture is written as {' or '.join(PICTURES)}")
-    if not target.parent.is_dir():
-        raise ValueError(f"{target}: there is no folder {target.parent}; make it first")
+    target = summary.output_path(path, "a picture", (".png", ".svg"))
     if find_spec("matplotlib") is None:
         raise MissingExtra("the picture of a comparison", "plot")
     return target

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 HEAVY = 5  # columns that are named for a component
 NARROW = 14  # characters of a name that fit a narrow column
 MOST_FAULTS = 64
-KINDS = {"components": "low", "scores": "square"}  # classes for the heights of charts
 
 
 def write(
@@ -46,12 +45,7 @@ def write(
 
 def page_path(path: str | os.PathLike[str]) -> Path:
     """Check that a page can be written to `path`."""
-    target = Path(path)
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"{target}: a page is written as .html; give such a name")
-    if not target.parent.is_dir():
-        raise ValueError(f"{target}: there is no folder {target.parent}; make it first")
-    return target
+    return summary.output_path(path, "a page", (".html", ".htm"))
 
 
 def page(result: Result, data: Any = None, grid: tuple[int, int] | None = None) -> str:
@@ -59,7 +53,7 @@ def page(result: Result, data: Any = None, grid: tuple[int, int] | None = None) 
     layout = summary.grid_of(result, grid)
     rows = look(result, data)
     style, script = (
-        files("localpower").joinpath(name).read_text("utf-8")
+        files("localpower.show").joinpath(name).read_text("utf-8")
         for name in ("report.css", "report.js")
     )
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -46,6 +48,18 @@ def convergence(result: Result) -> list[Point]:
         for record, b, s in zip(result.history, moved, spent, strict=True)
     ]
     return [points[i] for i in evenly(len(points), MOST_DRAWN)]
+
+
+def output_path(path: str | PathLike[str], what: str, suffixes: tuple[str, ...]) -> Path:
+    """Check that a file of one of these kinds can be written to `path`."""
+    target = Path(path)
+    if target.suffix.lower() not in suffixes or target.is_dir():
+        raise ValueError(
+            f"{target}: {what} is written as {' or '.join(suffixes)}; give such a name"
+        )
+    if not target.parent.is_dir():
+        raise ValueError(f"{target}: there is no folder {target.parent}; make it first")
+    return target
 
 
 def evenly(count: int, most: int) -> list[int]:
@@ -235,7 +249,7 @@ ENDS = REASONS  # the name by which results know it
 
 
 def of_method(run: Mapping[str, Any], trait: str) -> bool:
-    """Whether the method of a run iterates, certifies (without a tolerance too), or is exact.
+    """Whether the method iterates, certifies (without a tolerance too), or squares the data.
 
     Records of old versions have only its name.
     """
@@ -244,7 +258,6 @@ def of_method(run: Mapping[str, Any], trait: str) -> bool:
     old = {
         "iterates": not (exact or sketched or name == "one_shot"),
         "certifies": name in ("local_ritz", "block_krylov", "block_lanczos"),
-        "exact": exact,
         "squares": name == "gram",
     }
     return bool(run.get(trait, old[trait]))
