@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STYLE = {
     **{"font.size": 11, "axes.titlesize": 11, "xtick.labelsize": 10, "ytick.labelsize": 10},
-    **{"legend.frameon": False, "legend.fontsize": 9, "legend.handlelength": 2.6},
+    **{"legend.edgecolor": "none", "legend.fontsize": 9, "legend.handlelength": 2.6},
     **{"lines.markersize": 5, "axes.grid": True, "grid.color": "#e4e4e4", "axes.axisbelow": True},
     **{"svg.fonttype": "none", "svg.hashsalt": "localpower"},  # text stays text, bytes repeat
 }
