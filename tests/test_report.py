@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import ENGINES, METHODS, same_bits, with_spectrum
+from hypothesis import given
+from hypothesis import strategies as st
 
 import localpower as lp
 from localpower.cli import commands as cli
@@ -19,6 +21,7 @@ from localpower.engines.retrying import Retrying
 from localpower.show import report
 from localpower.show import rows as rows_of_runs
 from localpower.show import summary as overview
+from localpower.show.charts import linear, logarithmic
 from localpower.show.rows import look
 from localpower.worker.tasks import SLOWEST, Describe, Done, MeasuredReply, Product
 from localpower.worker.wire import encode
@@ -358,3 +361,27 @@ def test_help_starts_with_an_example_and_fits_a_screen(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert any("localpower report model -o run.html" in line for line in lines[:4])
     assert len(lines) <= 24
+
+
+# Axes
+
+
+@given(st.lists(st.floats(1e-30, 1e30), min_size=1, max_size=5), st.booleans())
+def test_a_logarithmic_axis_has_room_for_its_values_and_a_few_true_labels(values, tight):
+    axis = logarithmic(values, "", tight=tight)
+    assert axis.low <= min(values) * (1 + 1e-6)
+    assert axis.high * 1.13 >= max(values)
+    assert 2 <= len(axis.ticks) <= 10
+    for place, label in axis.ticks:
+        assert axis.low <= place <= axis.high
+        assert float(label) == pytest.approx(place)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1, 1e9))
+def test_a_linear_axis_has_round_numbers_within_its_limits(low, span):
+    axis = linear(low, low + span, "")
+    places = [place for place, _ in axis.ticks]
+    assert len(places) <= 6
+    room = 1e-6 * (axis.high - axis.low)
+    assert all(axis.low - room <= place <= axis.high + room for place in places)
+    assert np.allclose(np.diff(places, 2), 0, atol=room)
