@@ -12,6 +12,8 @@ from math import inf, log
 from threading import Event, Lock, Thread
 from typing import Any, TextIO
 
+import numpy as np
+
 from localpower.core.text import duration, size
 from localpower.result import Record
 
@@ -49,24 +51,17 @@ def time_left(history: Sequence[Record], goal: Goal) -> tuple[float, bool]:
         goal.max_rounds - len(history),
         (goal.max_bytes - spent) * len(history) / (spent or 1),
     )
-    known = [(r.round, log(r.angle)) for r in recent if r.angle is not None and 0 < r.angle < 1]
+    known = {r.round: log(r.angle) for r in recent if r.angle is not None and 0 < r.angle < 1}
+    x, y = [*known], [*known.values()]
     expected = False
-    if goal.tol and len(known) > 1 and (slope := _slope(known)) < 0:
-        needed = max(1.0, (log(goal.tol) - known[-1][1]) / slope)
+    if goal.tol and len(known) > 1 and (slope := float(np.polyfit(x, y, 1)[0])) < 0:
+        needed = max(1.0, (log(goal.tol) - y[-1]) / slope)
         expected = needed <= rounds
         rounds = min(rounds, needed)
     usual = recent[1:] or recent  # the first round of a run may be of another kind
     each = sum(record.seconds for record in usual) / len(usual)
     allowed = goal.max_seconds - sum(record.seconds for record in history)
     return max(0.0, min(rounds * each, allowed)), expected
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the line of least squares."""
-    x = sum(a for a, _ in points) / len(points)
-    y = sum(b for _, b in points) / len(points)
-    spread = sum((a - x) * (a - x) for a, _ in points)
-    return sum((a - x) * (b - y) for a, b in points) / (spread or 1.0)
 
 
 class Line:

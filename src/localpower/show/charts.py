@@ -20,7 +20,7 @@ from localpower.show.rows import Rows, Scores, Unlike
 from localpower.show.summary import MOST_DRAWN, SHOWN, Point, evenly
 
 if TYPE_CHECKING:
-    from localpower.result import Result
+    from localpower.result import Record, Result
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; marks and dashes say it again.
 COLOURS = {
@@ -179,13 +179,13 @@ def _counts(first: int, last: int, most: int = 12) -> list[int]:
 
 def convergence(result: Result, rows: Rows | None = None, against: str = "rounds") -> Chart | str:
     """The certified error after every round that measured it."""
-    points = [p for p in summary.convergence(result) if (p.angle, p.residual) != (None, None)]
+    points = [p for p in summary.convergence(result) if _error(p.record) is not None]
     if not points:
         return "the run measured no error after its rounds; give tol, as tol=1e-8"
     title, units = AGAINST[against]
 
     def known(name: str) -> tuple[Array, Array]:
-        some = [(getattr(p, against), getattr(p, name)) for p in points]
+        some = [(getattr(p, against), getattr(p.record, name)) for p in points]
         x, y = np.array([pair for pair in some if pair[1] is not None]).reshape(-1, 2).T
         return x, np.maximum(y, FLOOR)
 
@@ -199,26 +199,31 @@ def convergence(result: Result, rows: Rows | None = None, against: str = "rounds
         series.append(Series("level", (), tol, "grey", f"asked for: {power(tol)}", "--"))
     values = np.concatenate([np.atleast_1d(one.y) for one in series])
     marks = [
-        Mark(float(getattr(p, against)), max(p.residual or 0.0 if p.angle is None else p.angle,
-             FLOOR), _round_told(p))
+        Mark(getattr(p, against), max(_error(p.record) or 0.0, FLOOR), _round_told(p))
         for p in points
-    ]  # fmt: skip
+    ]
     y = logarithmic(values, "sine of the angle, and residual")
     return Chart(f"Convergence against {against}", x, y, series, marks)
 
 
-def error_told(point: Point) -> list[str]:
+def _error(record: Record) -> float | None:
+    return record.residual if record.angle is None else record.angle
+
+
+def _error_told(record: Record) -> list[str]:
     """What is known of the error after a round, and how surely."""
-    angle = "not known" if point.angle is None else f"at most {point.angle:.2e}"
-    residual = "not known" if point.residual is None else f"{point.residual:.2e}"
-    sure = f" ({point.sure or 'not certain'})" if (point.angle or 1.0) < 1 else ""
+    angle = "not known" if record.angle is None else f"at most {record.angle:.2e}"
+    residual = "not known" if record.residual is None else f"{record.residual:.2e}"
+    sure = summary.in_short(record) or "not certain"
+    sure = f" ({sure})" if (record.angle or 1.0) < 1 else ""
     return [f"sine of the angle {angle}{sure}", f"residual {residual}"]
 
 
 def _round_told(point: Point) -> str:
-    first = f"round {point.rounds}, {point.steps} local step{'s' * (point.steps != 1)}"
+    steps = point.record.steps
+    first = f"round {point.rounds}, {steps} local step{'s' * (steps != 1)}"
     spent = f"{size(point.bytes)} moved, {duration(point.seconds)}"
-    return "\n".join([first, *error_told(point), spent])
+    return "\n".join([first, *_error_told(point.record), spent])
 
 
 def variance(result: Result, rows: Rows | None = None) -> Chart:

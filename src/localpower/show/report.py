@@ -161,8 +161,8 @@ def _convergence(result: Result) -> str:
     if not drawn:
         return _missing("convergence", "Convergence", str(found["rounds"]))
     if len(drawn["rounds"].marks) == 1:
-        (only,) = (p for p in points if p.angle is not None or p.residual is not None)
-        text = f"One round told of its error: {', '.join(charts.error_told(only))}."
+        told = drawn["rounds"].marks[0].tip.split("\n")[1:3]
+        text = f"One round told of its error: {', '.join(told)}."
         return _section("convergence", "Convergence", _soft(text))
     panels = "".join(
         f'<div class="panel {name}">{svg.draw(chart)}</div>' for name, chart in drawn.items()

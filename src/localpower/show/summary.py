@@ -26,27 +26,21 @@ IMAGES = 64  # columns, from which a square number of them may be pixels
 HOLDS_UP, WAITED = 1.5, 0.1  # times the mean of the shards; share of the time of its rounds
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A round on the curve: what was spent when it was over, and what was known then."""
+class Point(NamedTuple):
+    """A round on the curve: its record, and what was spent when it was over."""
 
+    record: Record
     rounds: int
     bytes: int
     seconds: float
-    steps: int
-    angle: float | None
-    residual: float | None
-    sure: str
 
 
 def convergence(result: Result) -> list[Point]:
     """One point for each round of the method; evenly chosen ones where there are too many."""
-    moved = accumulate(record.bytes_up + record.bytes_down for record in result.history)
-    spent = accumulate(record.seconds for record in result.history)
-    points = [
-        Point(record.round, b, s, record.steps, record.angle, record.residual, in_short(record))
-        for record, b, s in zip(result.history, moved, spent, strict=True)
-    ]
+    history = result.history
+    moved = accumulate(record.bytes_up + record.bytes_down for record in history)
+    spent = accumulate(record.seconds for record in history)
+    points = list(map(Point, history, (record.round for record in history), moved, spent))
     return [points[i] for i in evenly(len(points), MOST_DRAWN)]
 
 
