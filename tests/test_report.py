@@ -21,7 +21,7 @@ from localpower.engines.retrying import Retrying
 from localpower.show import report
 from localpower.show import rows as rows_of_runs
 from localpower.show import summary as overview
-from localpower.show.charts import linear, logarithmic
+from localpower.show.chart import linear, logarithmic
 from localpower.show.rows import look
 from localpower.worker.tasks import SLOWEST, Describe, Done, MeasuredReply, Product
 from localpower.worker.wire import encode

@@ -20,7 +20,7 @@ from localpower.paper.results import Outcome, Results
 from localpower.paper.runner import Item
 from localpower.paper.trials import TITLES
 from localpower.show import figures
-from localpower.show.charts import DASHES, ROUNDING, Axis, Chart, Series, linear, logarithmic, looks
+from localpower.show.chart import DASHES, ROUNDING, Axis, Chart, Series, linear, logarithmic, looks
 
 Panels = dict[str, list[Series]]
 

@@ -15,7 +15,8 @@ import numpy as np
 from localpower.core.errors import MissingExtra
 from localpower.core.files import replacing
 from localpower.show import summary
-from localpower.show.charts import CHARTS, COLOURS, Chart, Series, comparison
+from localpower.show.chart import COLOURS, Chart, Series
+from localpower.show.charts import CHARTS, comparison
 from localpower.show.rows import look
 from localpower.show.summary import NEGATIVE, POSITIVE, SHOWN
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from localpower.core.text import duration, html_table, power, size
 from localpower.show import charts, summary, svg
+from localpower.show.chart import Chart
 from localpower.show.rows import Rows, Scores, Unlike, look
 from localpower.show.summary import SHOWN, weight
 from localpower.show.svg import text as _text
@@ -156,7 +157,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _convergence(result: Result) -> str:
     found = {name: charts.convergence(result, against=name) for name in charts.AGAINST}
-    drawn = {name: chart for name, chart in found.items() if isinstance(chart, charts.Chart)}
+    drawn = {name: chart for name, chart in found.items() if isinstance(chart, Chart)}
     points = summary.convergence(result)
     if not drawn:
         return _missing("convergence", "Convergence", str(found["rounds"]))

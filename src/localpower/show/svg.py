@@ -15,7 +15,7 @@ from html import escape
 import numpy as np
 
 from localpower.core.linalg import Array
-from localpower.show.charts import MOST_BARS, Axis, Chart, Mark, Series
+from localpower.show.chart import MOST_BARS, Axis, Chart, Mark, Series
 from localpower.show.summary import NEGATIVE, POSITIVE
 
 BAR = 0.72  # of the room between two bars
