@@ -20,7 +20,7 @@ from helpers import METHODS, same_bits, with_spectrum
 
 import localpower as lp
 from localpower.show import summary as overview
-from localpower.show.summary import look
+from localpower.show.rows import look
 
 A = with_spectrum(200, 0.6 ** np.arange(9), seed=3)
 
