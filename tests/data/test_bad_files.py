@@ -533,7 +533,7 @@ def zarr_with(path, **metadata):
     file.write_text(json.dumps(json.loads(file.read_text()) | metadata))
 
 
-@case(".zarr", "codec 'pickle'", "write it again with one of")
+@case(".zarr", "'pickle'", "write it again with")
 def zarr_with_a_pickle_codec(path):
     zarr_with(path, filters=[{"id": "pickle", "protocol": 5}])
 
@@ -543,7 +543,7 @@ def zarr_with_a_huge_chunk(path):
     zarr_with(path, shape=[10**9, 3], chunks=[10**9, 3])
 
 
-@case(".zarr", "'|O'", "write it as float")
+@case(".zarr", "'|O'", "write it again with")
 def zarr_of_objects(path):
     zarr_with(path, dtype="|O")
 

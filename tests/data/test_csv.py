@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import localpower as lp
 from localpower.core.errors import DataError
-from localpower.data import csv, text
 from localpower.data.blocks import Options
-from localpower.data.csv import read_csv
-from localpower.data.text import Chunk, join_labels
+from localpower.data.readers import csv, text
+from localpower.data.readers.csv import read_csv
+from localpower.data.readers.text import Chunk, join_labels
 
 
 @pytest.fixture(scope="module")
@@ -402,5 +402,5 @@ def test_what_the_standard_library_writes_is_read_back(write):
 
 
 def test_reading_csv_does_not_load_pyarrow_before_it_is_used():
-    code = "import sys, localpower.data.csv; sys.exit('pyarrow' in sys.modules)"
+    code = "import sys, localpower.data.readers.csv; sys.exit('pyarrow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from scipy import sparse
 
 import localpower as lp
 from localpower.core.errors import DataError
-from localpower.data import source as sources
+from localpower.data import detect
 from localpower.data.blocks import Block
 from localpower.data.source import open_source
 from localpower.data.spool import RowStorage, _seal, keep
@@ -240,17 +241,17 @@ def case(request, tmp_path):
     content, options = TEXTS[request.param]
     path, cache = tmp_path / f"rows.{SUFFIX[request.param]}", tmp_path / "cache" / "deep"
     path.write_text(content)
-    parses, reader = [], sources.STREAMED[request.param]
+    parses, form = [], detect.FORMATS[request.param]
 
     def counting(*arguments):
         parses.append(arguments)
-        yield from reader(*arguments)
+        yield from form.read(*arguments)
 
     def take(**more):
         return lp.read(path, cache=cache, **options, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sources.STREAMED, request.param, counting)
+        patch.setitem(detect.FORMATS, request.param, replace(form, read=counting))
         yield path, cache, take, parses
 
 
@@ -443,15 +444,15 @@ def test_several_runs_may_fill_and_use_one_cache_at_once(tmp_path, damaged):
 def test_a_run_that_parsed_what_another_did_meanwhile_leaves_it_to_that_one(case, monkeypatch):
     path, cache, take, parses = case
     kind = "csv" if path.suffix == ".csv" else "svmlight"
-    reader, faster = sources.STREAMED[kind], []
+    form, faster = detect.FORMATS[kind], []
 
     def slow(*arguments):
-        yield from reader(*arguments)
+        yield from form.read(*arguments)
         if not faster:
             faster.append(None)
             faster[0] = take()
 
-    monkeypatch.setitem(sources.STREAMED, kind, slow)
+    monkeypatch.setitem(detect.FORMATS, kind, replace(form, read=slow))
     slower = take()
     assert len(parses) == 2
     np.testing.assert_array_equal(rows(faster[0].pieces), rows(slower.pieces))

@@ -15,10 +15,10 @@ from scipy.sparse import csr_array
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from localpower.core.errors import DataError
-from localpower.data import svmlight, text
 from localpower.data.blocks import Options
-from localpower.data.svmlight import read_svmlight
-from localpower.data.text import Chunk, join_labels
+from localpower.data.readers import svmlight, text
+from localpower.data.readers.svmlight import read_svmlight
+from localpower.data.readers.text import Chunk, join_labels
 
 PACK = {".svm": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 FIXTURE = [HealthCheck.function_scoped_fixture]  # `parser` is the same for all examples

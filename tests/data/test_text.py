@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localpower.core.errors import DataError
-from localpower.data import text
-from localpower.data.text import join_labels, parse_in_order, read_chunks
+from localpower.data.readers import text
+from localpower.data.readers.text import join_labels, parse_in_order, read_chunks
 
 PACK = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 

@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
 from localpower.data.blocks import Block, Options, choose, refuse_twins
-from localpower.data.text import Chunk, arrow, count_lines, parse_in_order, read_chunks, show
+from localpower.data.readers.text import (
+    Chunk,
+    arrow,
+    count_lines,
+    parse_in_order,
+    read_chunks,
+    show,
+)
 from localpower.worker.kernels import fields
 
 DELIMITERS = ",\t;| "  # a blank stands for any run of blanks and tabs
@@ -96,7 +103,7 @@ def _layout(path: Path, options: Options) -> Layout:
         refuse_twins(names, chosen, path)
     if not chosen:
         raise DataError(f"{path}: no column is left of {len(first)}; drop fewer, or take others")
-    dtype = np.dtype(np.float32 if options.dtype == "float32" else np.float64)
+    dtype = options.work_type()
     header = number if has_names else 0
     gaps = options.missing == "drop"
     layout = Layout(path, delimiter, names, header, len(first), chosen, label, dtype, gaps)

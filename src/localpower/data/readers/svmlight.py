@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
 from localpower.data.blocks import Block, Options
-from localpower.data.text import Chunk, arrow, count_lines, parse_in_order, read_chunks, show
+from localpower.data.readers.text import (
+    Chunk,
+    arrow,
+    count_lines,
+    parse_in_order,
+    read_chunks,
+    show,
+)
 
 MAX_INDEX = 2**31 - 2  # indices are kept as int32
 MARK = MAX_INDEX + 1  # stands for the index before a label
@@ -42,7 +49,7 @@ def read_svmlight(path: Path, options: Options) -> Iterator[Block]:
     A block is as wide as its largest index needs. Labels are numbers, or text in blocks where a row
     has none or several with commas between; `text.join_labels` joins both.
     """
-    dtype = np.dtype(np.float32 if options.dtype == "float32" else np.float64)
+    dtype = options.work_type()
     labelled = _has_labels(path)
     parse = partial(_parse, labelled=labelled, dtype=dtype, path=path)
     for entries in parse_in_order(parse, read_chunks(path)):
