@@ -10,7 +10,7 @@ import csv
 import io
 import re
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -25,7 +25,6 @@ from localpower.data.blocks import Block, Options, choose, refuse_twins
 from localpower.data.readers.text import (
     Chunk,
     arrow,
-    count_lines,
     parse_in_order,
     read_chunks,
     show,
@@ -37,7 +36,11 @@ SAMPLE, SAMPLE_SIZE = 50, 1 << 16  # lines and characters from which the layout 
 MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "?", "-"}
 NO_ROW = re.compile(rb"(?m)^(?:#.*)?\n")
 
-Parsed = tuple[NDArray[Any], NDArray[Any] | None]  # rows, and their labels
+LONGEST = max(map(len, MISSING))
+WORD = ~np.isin(np.arange(256), list(b"0123456789.+-"))  # bytes that no number starts with
+SURELY = 1e38  # what is below is finite in float32, too
+
+Parsed = tuple[NDArray[Any], NDArray[Any] | None, int]  # rows, labels, and how many are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def read_csv(path: Path, options: Options) -> Iterator[Block]:
     layout = _layout(path, options)
     taken = layout.names and tuple(layout.names[number] for number in layout.chosen)
     rows = left = 0
-    for (block, labels), gaps in parse_in_order(partial(_parse, layout=layout), read_chunks(path)):
+    for block, labels, gaps in parse_in_order(partial(_parse, layout=layout), read_chunks(path)):
         rows, left = rows + len(block), left + gaps
         if len(block):
             yield Block(block, labels, taken)
@@ -274,11 +277,12 @@ def _remedy(field: str, columns: str) -> str:
 # The rows
 
 
-def _parse(chunk: Chunk, layout: Layout) -> tuple[Parsed, int]:
-    """Return what is in a chunk, and how many rows were left out."""
+def _parse(chunk: Chunk, layout: Layout) -> Parsed:
+    """Return the rows of a chunk, their labels, and how many rows were left out."""
     chunk = _below(chunk, layout.header)
-    parsed = _parse_fast(chunk.data, layout)
-    return _parse_lines(chunk, layout) if parsed is None else (parsed, 0)
+    pa = arrow()
+    fast = None if pa is None else _parse_fast(chunk.data, layout, pa)
+    return _parse_lines(chunk, layout) if fast is None else fast
 
 
 def _below(chunk: Chunk, header: int) -> Chunk:
@@ -289,47 +293,95 @@ def _below(chunk: Chunk, header: int) -> Chunk:
     return Chunk(header + 1, b"".join(chunk.data.split(b"\n", skip)[skip:]))
 
 
-def _parse_fast(data: bytes, layout: Layout) -> Parsed | None:
+def _parse_fast(data: bytes, layout: Layout, pa: Any) -> Parsed | None:
     """Parse lines at once; None if any needs a closer look."""
-    pa = arrow()
-    if layout.delimiter == " ":
-        data = _single_blanks(data)
-    parsed = _parse_plain(data, layout, pa)
-    if parsed is None:
-        if b"#" in data or b"\n\n" in data or data.startswith(b"\n"):
-            data = NO_ROW.sub(b"", data)
-        parsed = _parse_plain(data, layout, pa) if pa is None else _parse_quoted(data, layout, pa)
-    if parsed is None:
-        return None
-    with np.errstate(over="ignore"):
-        rows = parsed[0].astype(layout.dtype, copy=False)
-    return (rows, parsed[1]) if np.isfinite(rows).all() else None
-
-
-def _single_blanks(data: bytes) -> bytes:
-    if b"\t" in data or b"  " in data:
-        data = re.sub(rb"[ \t]+", b" ", data)
-    if b" \n" in data or b"\n " in data or data.startswith(b" "):
-        data = re.sub(rb" ?\n ?", b"\n", data).lstrip(b" ")
-    return data
-
-
-def _parse_plain(data: bytes, layout: Layout, pa: Any) -> Parsed | None:
-    """Parse lines without quotes or comments: every delimiter and newline ends a field."""
-    if not data or b'"' in data or b"#" in data:
-        return None
-    offsets = fields(data, ord(layout.delimiter), layout.count)
+    offsets = _fields(data, layout)
+    if offsets is None:
+        data = _plain(data, layout)
+        offsets = _fields(data, layout)
     if offsets is None:
         return None
-    values = _values_numpy(data, layout) if pa is None else _values_arrow(data, offsets, layout, pa)
-    if values is None or layout.label is None:
-        return None if values is None else (values, None)
-    starts, stops = (offsets[2 * layout.label + k : -1 : 2 * layout.count] for k in (0, 1))
-    pairs = zip(starts.tolist(), stops.tolist(), strict=True)
-    return values, _labels([_decode(data[a:b]) for a, b in pairs])
+    gaps = _gaps(data, offsets, layout)
+    if gaps.any():
+        if not layout.gaps:
+            return None
+        data = _filled(data, offsets, gaps)
+        offsets = _fields(data, layout)
+        assert offsets is not None
+    values = _values(data, offsets, layout, pa)
+    if values is None:
+        return None
+    with np.errstate(over="ignore"):
+        rows = values.astype(layout.dtype, copy=False)
+    if not np.array_equal(~np.isfinite(rows), gaps[:, layout.chosen]):
+        return None
+    full = ~gaps.any(axis=1)
+    labels = None
+    if layout.label is not None:
+        starts, stops = (
+            offsets[2 * layout.label + k : -1 : 2 * layout.count][full] for k in (0, 1)
+        )
+        pairs = zip(starts.tolist(), stops.tolist(), strict=True)
+        labels = _labels([_decode(data[a:b]) for a, b in pairs])
+    return rows if full.all() else rows[full], labels, len(rows) - int(full.sum())
 
 
-def _values_arrow(
+def _plain(data: bytes, layout: Layout) -> bytes:
+    """Take off what numbers do not need: comments, empty lines, quotes, and blanks around them.
+
+    A delimiter in quotes becomes a letter, so that what was quoted is no number; but not where
+    labels are wanted as they are.
+    """
+    mark = re.escape(layout.delimiter.encode())
+    if b"#" in data or b"\n\n" in data or data.startswith(b"\n"):
+        data = NO_ROW.sub(b"", data)
+    if layout.delimiter == " ":
+        data = data.replace(b"\t", b" ")
+    if b'"' in data:
+        inside = rb'[^"\n]*' if layout.label is None else rb'[^"\n%s]*' % mark
+        quoted = re.compile(rb'(?m)(^|%s) *"(%s)"(?=%s|$)' % (mark, inside, mark))
+        cut = layout.delimiter.encode()
+        data = quoted.sub(lambda found: found[1] + found[2].replace(cut, b"x"), data)
+    for end in (layout.delimiter.encode(), b"\n"):
+        for blank in (b" " + end, end + b" "):
+            while blank in data:
+                data = data.replace(blank, end)
+    return data.lstrip(b" ")
+
+
+def _fields(data: bytes, layout: Layout) -> NDArray[np.int32] | None:
+    """Where fields start and end; None if lines are not plain, or not all of one length."""
+    if b'"' in data or (b"#" in data and (data.startswith(b"#") or b"\n#" in data)):
+        return None
+    if layout.count == 1 and (data.startswith(b"\n") or b"\n\n" in data):
+        return None  # an empty line is no row
+    return fields(data, ord(layout.delimiter), layout.count)
+
+
+def _gaps(data: bytes, offsets: NDArray[np.int32], layout: Layout) -> NDArray[np.bool_]:
+    """Which fields, of the columns wanted, hold no value: those with nothing or a word for it."""
+    wanted = np.isin(np.arange(layout.count), layout.chosen)
+    starts, lengths = offsets[:-1:2], np.diff(offsets)[::2]
+    text = np.frombuffer(data, np.uint8)
+    first = text[starts]
+    gaps: NDArray[np.bool_] = (lengths == 0) | ((lengths == 1) & (first == ord("-")))
+    at = np.flatnonzero((lengths <= LONGEST) & ~gaps & WORD[first])
+    if len(at):
+        place = np.minimum(starts[at, None] + np.arange(LONGEST), len(text) - 1)
+        letters = np.where(np.arange(LONGEST) < lengths[at, None], text[place], 0)
+        words, which = np.unique(letters.view(f"S{LONGEST}").ravel(), return_inverse=True)
+        gaps[at] = np.array([_is_missing(word.decode("latin-1")) for word in words])[which]
+    return gaps.reshape(-1, layout.count) & wanted
+
+
+def _filled(data: bytes, offsets: NDArray[np.int32], gaps: NDArray[np.bool_]) -> bytes:
+    """Write nan into the gaps."""
+    at = np.flatnonzero(gaps)
+    starts, stops = offsets[2 * at].tolist(), offsets[2 * at + 1].tolist()
+    return b"nan".join(data[a:b] for a, b in zip([0, *stops], [*starts, len(data)], strict=True))
+
+
+def _values(
     data: bytes, offsets: NDArray[np.int32], layout: Layout, pa: Any
 ) -> NDArray[np.float64] | None:
     """Cast fields to numbers where they stand.
@@ -349,46 +401,8 @@ def _values_arrow(
         return None
     values = np.frombuffer(cast.buffers()[1], np.float64, len(offsets) - 1)
     values = values.reshape(rows, layout.count, 2)[:, :, 0]
-    if layout.chosen == list(range(layout.count)):
-        return values.copy()
-    return values[:, layout.chosen]
-
-
-def _values_numpy(data: bytes, layout: Layout) -> NDArray[np.float64] | None:
-    lines = data.decode("latin-1").split("\n")[:-1]
-    if "" in lines:
-        return None  # would be passed over
-    try:
-        return np.loadtxt(
-            lines, delimiter=layout.delimiter, comments=None, usecols=layout.chosen, ndmin=2
-        )
-    except ValueError:
-        return None
-
-
-def _parse_quoted(data: bytes, layout: Layout, pa: Any) -> Parsed | None:
-    """Parse lines with quotes, or with blanks around numbers."""
-    if not data or b' "' in data or b'" ' in data:
-        return None  # pyarrow takes blanks by quotes for text
-    names = [str(number) for number in range(layout.count)]
-    types = {str(number): pa.float64() for number in layout.chosen}
-    if layout.label is not None:
-        types[str(layout.label)] = pa.binary()
-    read = pa.csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
-    parse = pa.csv.ParseOptions(delimiter=layout.delimiter)
-    convert = pa.csv.ConvertOptions(
-        column_types=types, include_columns=list(types), null_values=[], strings_can_be_null=False
-    )
-    try:
-        table = pa.csv.read_csv(pa.BufferReader(data), read, parse, convert)
-    except pa.ArrowInvalid:
-        return None
-    if table.num_rows != count_lines(data):
-        return None  # quotes around a newline
-    values = np.column_stack([table.column(str(j)).to_numpy() for j in layout.chosen])
-    if layout.label is None:
-        return values, None
-    return values, _labels([_decode(x) for x in table.column(str(layout.label)).to_pylist()])
+    every = layout.chosen == list(range(layout.count))
+    return values.copy() if every else values[:, layout.chosen]
 
 
 def _labels(fields: list[str]) -> NDArray[Any]:
@@ -398,7 +412,7 @@ def _labels(fields: list[str]) -> NDArray[Any]:
     return np.array(numbers, dtype=np.float64)
 
 
-def _parse_lines(chunk: Chunk, layout: Layout) -> tuple[Parsed, int]:
+def _parse_lines(chunk: Chunk, layout: Layout) -> Parsed:
     values: list[list[float]] = []
     labels: list[str] = []
     left = 0
@@ -413,11 +427,21 @@ def _parse_lines(chunk: Chunk, layout: Layout) -> tuple[Parsed, int]:
         if layout.gaps and any(_is_missing(fields[j]) for j in layout.chosen):
             left += 1
             continue
-        values.append([_value(fields[j], j, number, layout) for j in layout.chosen])
+        values.append(_row(fields, line, number, layout))
         if layout.label is not None:
             labels.append(fields[layout.label])
     rows = np.array(values, dtype=layout.dtype).reshape(-1, len(layout.chosen))
-    return (rows, None if layout.label is None else _labels(labels)), left
+    return rows, None if layout.label is None else _labels(labels), left
+
+
+def _row(fields: list[str], line: str, number: int, layout: Layout) -> list[float]:
+    """Numbers of a line: at once if they are as usual, else with a closer look at each."""
+    if line.isascii() and "_" not in line:
+        with suppress(ValueError):
+            values = [float(fields[j]) for j in layout.chosen]
+            if all(-SURELY < value < SURELY for value in values):
+                return values
+    return [_value(fields[j], j, number, layout) for j in layout.chosen]
 
 
 def _value(field: str, column: int, line: int, layout: Layout) -> float:
