@@ -352,7 +352,7 @@ def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(
     chosen = list(range(count - label)) if count > 1 else [0]
     taken = count - 1 if label and count > 1 else None
     dtype = np.dtype(np.float32 if narrow else np.float64)
-    layout = csv.Layout(write(""), ",", None, 0, count, chosen, taken, dtype, narrow)
+    layout = csv.layouts.Layout(write(""), ",", None, 0, count, chosen, taken, dtype, narrow)
     fast = csv._parse_fast(content.encode(), layout, pyarrow)
     if fast is not None:
         slow = csv._parse_lines(Chunk(1, content.encode()), layout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,20 +19,22 @@ from localpower.data.detect import detect, suffix_of
 from localpower.data.hints import table_hint
 from localpower.data.memory import ROWS_SHARE, budget
 from localpower.data.paths import files as files
-from localpower.data.readers.foreign import FILES, refuse_object
+from localpower.data.readers.foreign import (
+    FILES,
+    is_function,
+    is_list_of_blocks,
+    is_path,
+    is_remote,
+    is_stream,
+    refuse_object,
+    refuse_remote,
+)
 from localpower.data.readers.frames import frame_blocks, is_frame
 from localpower.data.readers.matrix import as_matrix
 from localpower.data.readers.stream import stream_blocks
 from localpower.data.spool import RowStorage, Table, cached, keep
 from localpower.worker.shard import EngineBlock, LoadedBlock, Shard, is_stored, nbytes
 
-CLUSTERS = {
-    "dask": "dask",
-    "dask_expr": "dask",
-    "distributed": "dask",
-    "ray": "ray",
-    "pyspark": "spark",
-}  # packages whose data an engine can work on where they are
 HERE = "which brings rows here; or change them where they are"
 
 
@@ -280,55 +282,10 @@ def _in_place() -> Iterator[None]:
         raise DataError(f"{error}{whose}") from error
 
 
-def is_list_of_blocks(data: Any) -> bool:
-    """Tell a list of matrices or paths from a matrix written as a list of rows."""
-    return isinstance(data, list | tuple) and any(
-        is_path(block) or is_frame(block) or getattr(block, "ndim", 0) == 2 for block in data
-    )
-
-
-def is_path(data: Any) -> bool:
-    """Tell a path from data."""
-    return isinstance(data, str | os.PathLike)
-
-
-def is_stream(data: Any) -> bool:
-    """Tell a generator or another iterable of blocks from a matrix."""
-    known = isinstance(data, list | tuple | np.ndarray | Mapping | bytes) or is_path(data)
-    array = any(hasattr(data, name) for name in ("__array__", "tocsr", "__array_interface__"))
-    return not known and not array and not is_frame(data) and isinstance(data, Iterable)
-
-
-def is_function(data: Any) -> bool:
-    """Tell a function that returns the rows of a shard."""
-    array = any(hasattr(data, name) for name in ("__array__", "tocsr", "shape"))
-    return callable(data) and not array
-
-
 def is_ours(data: Any) -> bool:
     """Tell what only this package takes from arrays and frames that others check, too."""
-    tests = _is_remote, is_path, is_list_of_blocks, is_stream, is_function
+    tests = is_remote, is_path, is_list_of_blocks, is_stream, is_function
     return isinstance(data, Source) or any(test(data) for test in tests)
-
-
-def _is_remote(data: Any) -> bool:
-    """Tell what belongs to a cluster, or a list that begins with such."""
-    parts = data[:1] if isinstance(data, list | tuple) else [data]
-    return any(_package(part) in CLUSTERS for part in parts)
-
-
-def _package(part: Any) -> str:
-    return type(part).__module__.partition(".")[0]
-
-
-def _refuse_remote(data: Any) -> None:
-    """Refuse what cannot be read here, but where it is."""
-    for part in data if isinstance(data, list | tuple) else [data]:
-        if (package := _package(part)) in CLUSTERS and not is_frame(part):
-            raise DataError(
-                f"data has a {type(part).__name__} of {package}, which is read where it is: give "
-                f"engine={CLUSTERS[package]!r} or what it belongs to, and in a list all of one kind"
-            )
 
 
 def _rows(table: Table) -> int:
@@ -337,7 +294,7 @@ def _rows(table: Table) -> int:
 
 def _named(data: Any, shards: int | None) -> tuple[Iterable[tuple[str, Any]], bool]:
     """Split data into parts with names; say whether those are shards of the user's."""
-    _refuse_remote(data)
+    refuse_remote(data)
     refuse_object(data, "data")
     for number, part in enumerate(data if is_list_of_blocks(data) else ()):
         refuse_object(part, f"data[{number}]")

@@ -12,7 +12,6 @@ import numpy as np
 
 from localpower.core.errors import DataError
 from localpower.data.blocks import Block, Options, block_rows, check_columns, choose, refuse_twins
-from localpower.data.readers.foreign import unknown
 from localpower.data.spool import RowStorage
 from localpower.worker.shard import (
     Stored,
@@ -50,8 +49,11 @@ def as_matrix(data: Any, name: str, room: RowStorage) -> Any:
         raise DataError(
             f"{name} has rows of different lengths; all need the same columns"
         ) from error
-    if (reason := unknown(data, array)) is not None:
-        raise DataError(f"{name} {reason}")
+    if not array.ndim and array.dtype == np.object_:
+        raise DataError(
+            f"{name} is of type {type(data).__name__}, of which no rows can be made; give an "
+            "array, a data frame, the path of a file, or a list of such"
+        )
     _check(array.shape, array.dtype, name)
     if isinstance(array, np.memmap) and (stored := stored_memmap(array)) is not None:
         return as_matrix(stored, name, room)

@@ -74,7 +74,7 @@ def count_lines(data: bytes) -> int:
 
 def parse_in_order(parse: Callable[[Chunk], T], chunks: Iterator[Chunk]) -> Iterator[T]:
     """Parse chunks in a few threads, so many at a time, and yield or raise in the file's order."""
-    threads = min(MAX_THREADS, cores()) if available() > LITTLE else 1
+    threads = min(MAX_THREADS, cores()) if arrow() is not None else 1  # else Python does the work
     pool = ThreadPoolExecutor(threads)
     ahead: deque[Future[T]] = deque()
     try:
