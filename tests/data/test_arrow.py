@@ -387,7 +387,8 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
 def test_importing_the_readers_imports_none_of_their_libraries():
     code = (
         "import sys, localpower, localpower.data.readers.arrow, localpower.data.readers.zarr, "
-        "localpower.data.readers.hdf5, localpower.data.readers.frames\n"
+        "localpower.data.readers.hdf5, localpower.data.readers.frames, localpower.data.readers.csv"
+        "\n"
         "found = {'pyarrow', 'zarr', 'h5py', 'pandas', 'polars', 'dask'} & set(sys.modules)\n"
         "assert not found, found"
     )

@@ -6,7 +6,6 @@ import gzip
 import io
 import lzma
 import math
-import subprocess
 import sys
 
 import numpy as np
@@ -400,8 +399,3 @@ def test_what_the_standard_library_writes_is_read_back(write):
     path = write(stream.getvalue())
     same_bits(read(path), X)
     assert names(path) == ("a\tb", "c|d", 'e;"f"')
-
-
-def test_reading_csv_does_not_load_pyarrow_before_it_is_used():
-    code = "import sys, localpower.data.readers.csv; sys.exit('pyarrow' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

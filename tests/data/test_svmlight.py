@@ -116,9 +116,8 @@ def dense(path, columns=None):
     return np.pad(rows, ((0, 0), (0, width + 1 - rows.shape[1])))[:, 1:]
 
 
-@pytest.mark.parametrize("suffix", PACK)
-@given(X=matrices)
-@settings(max_examples=60, suppress_health_check=FIXTURE)
+@given(X=matrices, suffix=st.sampled_from([*PACK]))
+@settings(max_examples=120, suppress_health_check=FIXTURE)
 def test_one_based_files_read_as_scikit_learn_reads_them(write, parser, suffix, X):
     path = write(PACK[suffix](dumped(X, zero_based=False)), suffix)
     expected, y = load_svmlight_file(
