@@ -371,3 +371,16 @@ def test_a_column_that_looks_like_a_label_gives_a_hint(name):
 def test_ordinary_names_give_no_hint():
     assert label_hint(["label_count", "yy", "idx", "classes"]) is None
     assert label_hint(None) is None
+
+
+def test_the_index_of_a_frame_does_not_matter_to_nullable_columns(monkeypatch):
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 32)
+    columns = {
+        "a": pd.array([1, 2, 3, 4, 5], dtype="Int64"),
+        "b": pd.array([1.5, 2.5, 3.5, 4.5, 5.5], dtype="Float32"),
+        "c": pd.arrays.SparseArray([0, 0, 7, 0, 0.0]),
+    }
+    expected = [[1, 1.5, 0], [2, 2.5, 0], [3, 3.5, 7], [4, 4.5, 0], [5, 5.5, 0]]
+    for index in (None, [4.0, 3.0, 2.0, 1.0, 0.0], list("edcba")):
+        frame = pd.DataFrame(columns, index=index)
+        assert whole(frame_blocks(frame, Options())).tolist() == expected

@@ -24,28 +24,10 @@ MOST_LISTED = 20  # names in a message
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How data are read; a format takes what applies to it.
+    """How data are read, as `localpower.read` documents it; a format takes what applies to it.
 
-    Attributes
-    ----------
-    columns, drop : sequence of str or int, optional
-        Names or numbers (from 0) of the columns to take, in this order, or to leave out.
-    label : str or int, optional
-        The column that is a label: not a feature, but `Block.labels`.
-    header : bool, optional
-        Whether text has a line of names; found out by default.
-    delimiter : str, optional
-        What separates the fields of text; found out by default.
-    dtype : str, optional
-        ``"float32"`` or ``"float64"`` for formats that do not tell, and to convert others.
-    key : str, optional
-        Which array of a file that holds several.
-    zero_based : bool, optional
-        Whether svmlight indices count from 0; found out by default.
-    missing : str, optional
-        ``"drop"`` leaves out the rows of text in which a value is missing.
-    like : sequence of str, optional
-        Names of the columns of a model. Where the data have names, these are taken, in this order.
+    `like` are names of the columns of a model. Where the data have names, these are taken, in this
+    order.
     """
 
     columns: Sequence[str | int] | None = None
@@ -160,6 +142,13 @@ def check_columns(bad: Sequence[tuple[str, str]], taken: int, where: Path | str)
         )
     if not taken:
         raise DataError(f"{where}: no column is left to take; drop or label fewer")
+
+
+def no_label(where: Path | str, name: str, kind: Any) -> DataError:
+    """Say that a column cannot be a label."""
+    return DataError(
+        f"{where}: column {name!r} ({kind}) cannot be a label; give a column of text or numbers"
+    )
 
 
 def missing_value(where: Path | str, row: int, name: str) -> DataError:

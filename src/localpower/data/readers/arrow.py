@@ -24,6 +24,7 @@ from localpower.data.blocks import (
     check_columns,
     choose,
     missing_value,
+    no_label,
     refusing_damage,
     text_labels,
 )
@@ -111,10 +112,7 @@ def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) ->
         where,
     )
     if label is not None and not _is_label(pa, types[label]):
-        raise DataError(
-            f"{where}: column {names[label]!r} ({types[label]}) cannot be a label; give "
-            "a column of text or numbers"
-        )
+        raise no_label(where, names[label], types[label])
     read = sorted({*taken} | ({label} if label is not None else set()))
     counts = Counter(names)
     for name in {names[i] for i in read}:

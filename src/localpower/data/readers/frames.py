@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from localpower.data.blocks import (
     check_columns,
     choose,
     missing_value,
+    no_label,
     refuse_twins,
     text_labels,
 )
@@ -145,7 +146,7 @@ def _pandas_rows(frame: Any, plan: _Plan, row: int) -> Iterator[Block]:
             tags = None if labels is None else labels[start : start + step]
             yield Block(whole[start : start + step], tags, plan.names)
         return
-    columns = [_PandasColumn.of(frame.iloc[:, i], plan, row) for i in plan.taken]
+    columns = [_pandas_column(frame.iloc[:, i], plan, row) for i in plan.taken]
     yield from column_blocks([(columns, labels)], plan.names, plan.dtype)
 
 
@@ -170,26 +171,28 @@ def _pandas_sparse(frame: Any, plan: _Plan, labels: NDArray[Any] | None) -> Iter
 
 
 @dataclass(frozen=True, slots=True)
-class _PandasColumn:
-    """A column of nullable or sparse numbers, converted a slice at a time."""
+class _Column:
+    """A column that is converted a slice at a time, by `convert`."""
 
     series: Any
-
-    @classmethod
-    def of(cls, series: Any, plan: _Plan, row: int) -> Any:
-        if isinstance(series.dtype, np.dtype):
-            return series.to_numpy()
-        if type(series.dtype).__name__ != "SparseDtype" and series.hasnans:
-            first = int(np.argmax(series.isna().to_numpy()))
-            raise missing_value(plan.where, row + first, str(series.name))
-        return cls(series)
+    convert: Callable[[Any], Any]
 
     def __len__(self) -> int:
         return len(self.series)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        part = self.series.iloc[rows]
-        return np.asarray(part.to_numpy(dtype=_number_type(part.dtype)))
+        return np.asarray(self.convert(self.series[rows]))
+
+
+def _pandas_column(series: Any, plan: _Plan, row: int) -> Any:
+    """A column of plain numbers as it is; nullable or sparse ones are converted."""
+    if isinstance(series.dtype, np.dtype):
+        return series.to_numpy()
+    if type(series.dtype).__name__ != "SparseDtype" and series.hasnans:
+        first = int(np.argmax(series.isna().to_numpy()))
+        raise missing_value(plan.where, row + first, str(series.name))
+    kind = _number_type(series.dtype)
+    return _Column(series.array, lambda part: part.to_numpy(dtype=kind))
 
 
 def _pandas_label(series: Any, plan: _Plan, row: int) -> NDArray[Any]:
@@ -204,10 +207,7 @@ def _pandas_label(series: Any, plan: _Plan, row: int) -> NDArray[Any]:
         return text_labels(values, plan.where)
     labels = np.array(values)
     if labels.dtype.kind not in "fiub":
-        raise DataError(
-            f"{plan.where}: column {plan.label_name!r} ({series.dtype}) cannot be a label; give a "
-            "column of text or numbers"
-        )
+        raise no_label(plan.where, plan.label_name, series.dtype)
     return labels
 
 
@@ -218,20 +218,17 @@ def _polars(frame: Any, options: Options, where: str) -> Iterator[Block]:
     number = [bool(dtype.is_numeric() or dtype == pl.Boolean) for dtype in dtypes]
     check_columns([(names[i], str(dtypes[i])) for i in taken if not number[i]], len(taken), where)
     if label is not None and not number[label] and not _polars_text(pl, dtypes[label]):
-        raise DataError(
-            f"{where}: column {names[label]!r} ({dtypes[label]}) cannot be a label; give a column "
-            "of text or numbers"
-        )
+        raise no_label(where, names[label], dtypes[label])
     for i in [*taken, *([] if label is None else [label])]:
         if frame[:, i].null_count():
             raise missing_value(where, int(frame[:, i].is_null().arg_max()), names[i])
     narrow = all(str(dtypes[i]) in ("Float16", "Float32") for i in taken)
     dtype = options.work_type([np.float32 if narrow else np.float64])
-    columns = [_PolarsColumn(frame[:, i]) for i in taken]
+    columns = [_Column(frame[:, i], _polars_numbers) for i in taken]
     labels = None
     if label is not None:
         series = frame[:, label]
-        labels = _PolarsColumn(series)[:] if number[label] else text_labels(series.to_list(), where)
+        labels = _polars_numbers(series) if number[label] else text_labels(series.to_list(), where)
     return column_blocks([(columns, labels)], tuple(names[i] for i in taken), dtype)
 
 
@@ -239,20 +236,10 @@ def _polars_text(pl: Any, dtype: Any) -> bool:
     return any(dtype == kind for kind in (pl.String, pl.Categorical, pl.Enum))
 
 
-@dataclass(frozen=True, slots=True)
-class _PolarsColumn:
-    """A column without nulls, taken a slice at a time: its chunks are joined slice by slice."""
-
-    series: Any
-
-    def __len__(self) -> int:
-        return len(self.series)
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        part = self.series[rows]
-        if part.dtype.is_decimal() or "128" in str(part.dtype):
-            part = part.cast(sys.modules["polars"].Float64)
-        return np.asarray(part.to_numpy())
+def _polars_numbers(part: Any) -> Any:
+    if part.dtype.is_decimal() or "128" in str(part.dtype):
+        part = part.cast(sys.modules["polars"].Float64)
+    return part.to_numpy()
 
 
 def _dask_array(array: Any, options: Options, where: str) -> Iterator[Block]:
