@@ -276,7 +276,7 @@ def measure(case: tuple[str, str, Write, Read, str, Read], folder: Path, repeats
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the table is written")
     options = parser.parse_args(arguments)
 
