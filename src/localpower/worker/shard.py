@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from localpower.core.errors import DataError
 from localpower.worker.kernels import BLOCK_BYTES
@@ -371,6 +371,20 @@ class Shard:
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
         with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by a later check
             return np.require(whole, self.dtype, ["C", "ALIGNED"])
+
+
+def work_type(kinds: Iterable[DTypeLike]) -> np.dtype[Any]:
+    """Type that rows of these types are worked with: float32 if none is wider, else float64."""
+    known = [np.dtype(kind) for kind in kinds]
+    narrow = all(kind.kind == "f" and kind.itemsize <= 4 for kind in known)
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def nbytes(piece: Piece) -> int:
+    """Bytes that rows take, in memory or in files."""
+    if isinstance(piece, np.ndarray) or is_stored(piece):
+        return int(piece.nbytes)
+    return int(piece.data.nbytes + piece.indices.nbytes + piece.indptr.nbytes)
 
 
 def is_stored(piece: Any) -> bool:
