@@ -18,10 +18,10 @@ import numpy as np
 from localpower.core.ledger import Ledger, Round
 from localpower.core.ledger import size as size
 from localpower.core.linalg import Array, random_basis
+from localpower.core.machine import cores
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.inline import Inline
-from localpower.engines.threads import cores
 from localpower.methods.block_lanczos import BLOCK, LanczosState
 from localpower.methods.local_power import State
 from localpower.methods.local_ritz import MERGED, RESTART, local_ritz

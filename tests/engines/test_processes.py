@@ -242,7 +242,8 @@ def test_workers_start_in_odd_surroundings(situation, tmp_path):
     command, environment, folder = f"'{sys.executable}' -c \"{code}\"", dict(os.environ), tmp_path
     if situation == "noisy start":
         (tmp_path / "sitecustomize.py").write_text("print('hello, world')")
-        environment["PYTHONPATH"] = str(tmp_path)
+        search = (str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]))
+        environment["PYTHONPATH"] = os.pathsep.join(search)
     elif situation == "no standard error":
         command += " 2>&-"
     else:

@@ -206,9 +206,7 @@ def test_the_command_writes_the_page_and_finds_everything_done_again(data_dir, t
 
 
 def test_a_missing_plot_library_is_said_before_the_work(tmp_path):
-    code = (
-        "import sys; sys.modules['matplotlib'] = None; from localpower.cli import main; "
-    )
+    code = "import sys; sys.modules['matplotlib'] = None; from localpower.cli import main; "
     code += f"sys.exit(main(['reproduce', '-o', {str(tmp_path / 'out')!r}]))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 1

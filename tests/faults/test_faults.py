@@ -74,7 +74,7 @@ class Disturbed(Engine):
 
 
 def workers():
-    return started("localpower.engines.worker") or started("spawn_main")  # the latter are Dask's
+    return started("localpower.engines.child") or started("spawn_main")  # the latter are Dask's
 
 
 def sent(sign):
@@ -212,7 +212,7 @@ def test_where_a_shard_decides_how_much_it_sends_the_rest_of_the_shape_counts(
 def test_dask_workers_that_die_or_hang_are_made_good(
     kind, moment, undisturbed, clusters, monkeypatch
 ):
-    monkeypatch.setattr("localpower.engines.dask.ANSWER", 1.0)
+    monkeypatch.setattr("localpower.engines.dask_cluster.ANSWER", 1.0)
     clusters["processes:2"].close()  # the only processes are Dask's
     start = time.monotonic()
     result = fit(Disturbed(clusters["dask:2"], moment, before=KILLS[kind]), deadline=DEADLINE)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
-from localpower.data.memory import available
+from localpower.core.machine import available
 from localpower.worker.kernels import occurrences
 
 CHUNK = 1 << 21  # bytes of text that are parsed at once
