@@ -220,7 +220,8 @@ class Dask(DaskWorkers):
         lost = {n for n in numbers if self._kept(n)} - self._responsive(numbers)
         if lost and self._ours:
             there = {n: future for n, future in self._states.items() if not _ended(future)}
-            held = self._call(partial(self.client.who_has, [*there.values()], asynchronous=True))
+            keys = [future.key for future in there.values()]
+            held = self._call(partial(self.client.scheduler.who_has, keys=keys))
             homes = {n: set(held.get(future.key, ())) for n, future in there.items()}
             silent = self._unresponsive().union(*(homes[n] for n in lost & homes.keys()))
             lost |= {n for n, home in homes.items() if home & silent}
@@ -374,8 +375,8 @@ def _recipes(
 ) -> tuple[list[Delayed], list[tuple[EngineBlock, int]] | None]:
     """How blocks are opened; and what they are, where that is declared."""
     make = delayed(_opened, pure=False)
-    if not hasattr(data, "chunks"):
-        listed = isinstance(data, list | tuple | Future | Delayed)
+    listed = isinstance(data, list | tuple | Future | Delayed)
+    if listed or not hasattr(data, "chunks"):
         parts = _listed(data) if listed else data.to_delayed()
         return [make([part], open_block) for part in parts], None
     name = f"localpower-{uuid4().hex}"  # Dask is confused if keys of the user's mean two things

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from mpi4py import MPI
 
 from localpower.core.errors import DataError, EngineError, WorkerLate
 from localpower.core.ledger import arrays
@@ -26,41 +25,17 @@ from localpower.core.rounding import from_wire
 from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.cluster import ClusterEngine, grouped
-from localpower.engines.mpi_link import (
-    ALARM,
-    COMMAND,
-    GRACE,
-    GREETING,
-    LINGER,
-    PARTIAL,
-    REPLY,
-    Ask,
-    GivenUp,
-    Hold,
-    Joined,
-    Left,
-    Link,
-    Outcome,
-    Over,
-    Serving,
-)
+from localpower.engines.mpi_link import MPI, Ask, GivenUp, Hold, Joined, Left, Link, Over, Serving
+from localpower.worker import tasks
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, is_stored
-from localpower.worker.tasks import (
-    Done,
-    GramTriangle,
-    Measure,
-    MeasuredReply,
-    PowerSteps,
-    ProjectRows,
-    Refine,
-    Task,
-)
+from localpower.worker.tasks import Task
 
 R = TypeVar("R")
 ORDERS = ("fixed", "native")
 ROWS_SHARE = 0.75  # of memory that is for rows in files
 MOST = 3  # arrays that a reply can have
+WEIGHTS = ("words", "size", "read", "count")
 
 
 class Mpi(ClusterEngine):
@@ -119,7 +94,7 @@ class Mpi(ClusterEngine):
         """On all ranks but 0: work for rank 0, until that closes its engine."""
         if self.rank == 0:
             raise EngineError("rank 0 leads: call serve() on all other ranks")
-        result_of(self._obey(Serving()))
+        result_of(self._obey(Serving()).content)
 
     def run_on_coordinator(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
         if self.rank:
@@ -131,7 +106,7 @@ class Mpi(ClusterEngine):
         try:
             result: Any = run()
             told = json.dumps(dict(result.run))  # as in a saved model
-            self._link.send_all(Over(Outcome(replace(result, run=None), told)))
+            self._link.send_all(Over(replace(result, run=None), told))
         except BaseException as error:
             self._link.dismiss(_told(error, self.rank))
             raise
@@ -162,12 +137,10 @@ class Mpi(ClusterEngine):
         if unused and self.rank:
             self._greet(Left())
         elif unused and not self._link.greetings:
-            self._link.user, limit = self._me, GRACE
-            for rank in range(1, self.size):  # they wait for rank 0, unless they failed
-                try:
-                    self._hear(rank, limit)
-                except WorkerLate:
-                    limit = 0.0
+            self._link.user = self._me
+            with suppress(WorkerLate):  # they wait for rank 0, unless they failed
+                for rank in range(1, self.size):
+                    self._hear(rank, Link.GRACE)
         self._end()
 
     def _let_go(self) -> None:
@@ -180,7 +153,6 @@ class Mpi(ClusterEngine):
 
     def _gather(self, count: int, adopted: bool) -> None:
         self._collect_greetings()
-        self._check_link()
         if not self._host.numbers():
             self._stack.enter_context(one_blas_thread())
 
@@ -203,11 +175,11 @@ class Mpi(ClusterEngine):
         if own:
             pairs = zip(shards, self._kept, strict=True)
             shards = [replace(shard, pieces=(), keep=keep) for shard, keep in pairs]
-        self._link.runs += 1
+        run = self._link.begin()
         for rank in range(self.size):
-            hold = Hold(self._link.runs, len(shards), tuple(shards[rank :: self.size]), own)
+            hold = Hold(run, len(shards), tuple(shards[rank :: self.size]), own)
             if rank:
-                self._link.send(hold, rank, COMMAND, self._link.greetings[rank][0])
+                self._link.send(hold, rank, Link.COMMAND, self._link.greetings[rank][0])
             else:
                 reply = self._take_in(hold)
         for rank in range(1, self.size):
@@ -228,7 +200,11 @@ class Mpi(ClusterEngine):
             if rank in late:
                 continue
             try:
-                yield self._reply(rank, LINGER if late else self.deadline) if rank else ahead.pop()
+                yield (
+                    self._reply(rank, Link.LINGER if late else self.deadline)
+                    if rank
+                    else ahead.pop()
+                )
             except WorkerLate as error:  # others have had their time, too, and may be done
                 late[rank] = error
         for problem in late.values():
@@ -240,14 +216,6 @@ class Mpi(ClusterEngine):
         yield self._added(run, task.for_shard)
         self._link.settled = True
 
-    def _check(self, numbers: Sequence[int]) -> None:
-        self._check_link()
-        super()._check(numbers)
-
-    def _check_link(self) -> None:
-        if self._link.broken:
-            raise EngineError(self._link.broken)
-
     def _together(self) -> bool:
         """Whether the other ranks have brought rows of their own."""
         return any(isinstance(said, Joined | Failure) for _, said in self._link.greetings.values())
@@ -256,7 +224,7 @@ class Mpi(ClusterEngine):
         """Wait for the greeting of a rank, once."""
         link = self._link
         if rank not in link.greetings:
-            _, stamp, read = link.wait(lambda: link.look(rank, GREETING), deadline)
+            _, stamp, read = link.wait(lambda: link.look(rank, Link.GREETING), deadline)
             link.greetings[rank] = stamp, read()
             link.broken = ""
 
@@ -276,25 +244,20 @@ class Mpi(ClusterEngine):
     def _ask(self, task: Task[Any], numbers: Sequence[int], how: str) -> int:
         """Send a task to the ranks that have a part in it; return the number of the round."""
         link = self._link
-        link.runs += 1
-        if self.size == 1:
-            return link.runs
-        link.settled = False
+        run = link.begin()
         same = not numbers or task.for_shard(numbers[0]) is task
         ranks = {number % self.size for number in numbers} if how == "map" else set(link.greetings)
         if same and ranks.issuperset(link.greetings):
-            link.send_all(Ask(link.runs, (task,), tuple(numbers), how), self.deadline)
-            return link.runs
+            link.send_all(Ask(run, (task,), tuple(numbers), how), self.deadline)
+            return run
         for rank in sorted(ranks - {0}):
             held = tuple(number for number in numbers if number % self.size == rank)
             each = (task,) if same else tuple(task.for_shard(number) for number in held)
-            ask = Ask(link.runs, each, held, how)
-            link.send(ask, rank, COMMAND, link.greetings[rank][0])
-        return link.runs
+            link.send(Ask(run, each, held, how), rank, Link.COMMAND, link.greetings[rank][0])
+        return run
 
     def _reply(self, rank: int, deadline: float | None) -> Any:
-        """Take the next reply of a rank in this round."""
-        return self._link.take(rank, REPLY, self._link.runs, deadline)
+        return self._link.take(rank, Link.REPLY, self._link.runs, deadline)
 
     # What the other ranks do.
 
@@ -304,45 +267,47 @@ class Mpi(ClusterEngine):
             greeting = self._joined(data, open_block)
         except BaseException as error:  # an interrupt: the others are told, and not waited for
             self._greet(_told(error, self.rank))
-            self._link.finish(GRACE)
+            self._link.finish(Link.GRACE)
             raise
         try:
-            content = result_of(self._obey(greeting))
+            last = self._obey(greeting)
+            content = result_of(last.content)
         finally:
             self._let_go()
-        if not isinstance(content, Outcome):
+        if not last.run:
             raise EngineError("rank 0 closed the engine before it used it")
-        return replace(content.result, run=json.loads(content.run))
+        return replace(content, run=json.loads(last.run))
 
     def _greet(self, greeting: Any) -> None:
         self._used = True
         self._link.calls += 1
-        self._link.send(greeting, 0, GREETING, self._link.calls)
+        self._link.send(greeting, 0, Link.GREETING, self._link.calls)
 
-    def _obey(self, greeting: Any) -> Any:
+    def _obey(self, greeting: Any) -> Over:
         """Do what rank 0 sends until that is over; return the last it has to say."""
         self._greet(greeting)
-        content: Any = Failure("")
+        last = Over(Failure(""))
         try:
             with one_blas_thread():
-                content = self._serve()
+                last = self._serve()
         except BaseException as error:
-            self._link.send(_told(error, self.rank), 0, ALARM, self._link.calls)
+            self._link.send(_told(error, self.rank), 0, Link.ALARM, self._link.calls)
             raise
         finally:
             self._host.forget()
-            self._link.clear() if isinstance(content, Failure) else self._link.finish(GRACE)
-        return content
+            failed = isinstance(last.content, Failure)
+            self._link.clear() if failed else self._link.finish(Link.GRACE)
+        return last
 
-    def _serve(self) -> Any:
+    def _serve(self) -> Over:
         link = self._link
         work: deque[tuple[int, int, Task[Any]]] = deque()
         while True:
-            found = link.wait(lambda: (link.idle() and bool(work)) or link.look(0, COMMAND))
+            found = link.wait(lambda: (link.idle() and bool(work)) or link.look(0, Link.COMMAND))
             if found is True:
                 run, number, task = work.popleft()
                 reply = self._host.run(number, task)
-                work.clear() if link.called() else link.send(reply, 0, REPLY, run)
+                work.clear() if link.called() else link.send(reply, 0, Link.REPLY, run)
                 continue
             _, stamp, read = found
             message = read()
@@ -350,7 +315,7 @@ class Mpi(ClusterEngine):
                 continue
             work.clear()
             if isinstance(message, Over):
-                return message.content
+                return message
             with suppress(GivenUp):
                 work.extend(self._begin(message))
             del message  # it has arrays, and the next may be long in coming
@@ -358,7 +323,7 @@ class Mpi(ClusterEngine):
     def _begin(self, message: Hold | Ask) -> Iterator[tuple[int, int, Task[Any]]]:
         """Do what rank 0 asks at once; yield what can be done bit by bit."""
         if isinstance(message, Hold):
-            self._link.send(self._take_in(message), 0, REPLY, message.run)
+            self._link.send(self._take_in(message), 0, Link.REPLY, message.run)
             return
         mine = [n for n in message.numbers if n % self.size == self.rank]
         each = message.tasks if len(message.tasks) > 1 else message.tasks * len(mine)
@@ -373,26 +338,19 @@ class Mpi(ClusterEngine):
 
     def _joined(self, data: Any, open_block: OpenBlock) -> Joined | Failure:
         """Open the rows of this rank, and tell what rank 0 must know of them."""
-        opened: list[Any] = []
-
-        def block() -> LoadedBlock:
-            rows = data(self.rank) if _is_function(data) else data
-            if rows is not data and hasattr(rows, "close"):
-                self._stack.callback(rows.close)
-            if not hasattr(rows, "pieces"):
-                return open_block(rows)
-            opened[:] = [rows]  # by `localpower.read`, before
-            return LoadedBlock(tuple(rows.pieces), rows.tables[0].names)
-
         try:
-            rows = block()
+            given = data(self.rank) if _is_function(data) else data
+            if given is not data and hasattr(given, "close"):
+                self._stack.callback(given.close)
+            known = hasattr(given, "pieces")  # it was opened before, by `localpower.read`
+            read = LoadedBlock(tuple(given.pieces), given.tables[0].names) if known else None
+            rows = read or open_block(given)
+        except DataError as error:
+            return Failure(f"rank {self.rank}: {error}", "DataError")
         except Exception as error:
-            if isinstance(error, DataError):
-                return Failure(f"rank {self.rank}: {error}", "DataError")
             return _told(error, self.rank)
-        self._block = lambda: rows
-        found, memory = describe(rows), available() // 2
-        dtype, memory = (opened[0].dtype, opened[0].memory) if opened else (found.dtype, memory)
+        self._block, found = lambda: rows, describe(rows)
+        dtype, memory = (given.dtype, given.memory) if known else (found.dtype, available() // 2)
         stored = sum(piece.nbytes for piece in rows.pieces if is_stored(piece))
         name = MPI.Get_processor_name()
         return Joined(*found.shape, dtype, found.nnz, stored, memory, name, found.names)
@@ -405,7 +363,7 @@ class Mpi(ClusterEngine):
         block = self._block if message.own else None
         pairs = zip(numbers, message.shards, strict=True)
         replies = [self._host.hold(number, shard, block) for number, shard in pairs]
-        return next((reply for reply in replies if isinstance(reply, Failure)), Done())
+        return next((reply for reply in replies if isinstance(reply, Failure)), tasks.Done())
 
     def _added(self, run: int, task: Callable[[int], Task[Any]]) -> Any:
         """Add the replies of all shards on the ranks, in the order of `fold`; rank 0 has the sum.
@@ -416,8 +374,8 @@ class Mpi(ClusterEngine):
         homes = [number % self.size for number in range(self._count)]
         sums: dict[int, Any] = {}
 
-        def part(number: int) -> Any:
-            return sums.pop(number) if sums else self._host.run(number, task(number))
+        def part(n: int) -> Any:
+            return sums.pop(n) if sums else self._host.run(n, task(n))
 
         while True:
             groups = grouped(range(len(homes)))
@@ -427,15 +385,12 @@ class Mpi(ClusterEngine):
             for i, (group, owner) in enumerate(zip(groups, owners, strict=True)):
                 mine = {n: part(n) for n in group if homes[n] == self.rank}
                 if owner == self.rank:
-                    parts = [
-                        mine.pop(n)
-                        if n in mine
-                        else self._link.take(homes[n], PARTIAL, run, deadline)
-                        for n in group
-                    ]
-                    above[i] = self._host.add(parts)
+                    others = {n: homes[n] for n in group if n not in mine}
+                    for n, home in others.items():
+                        mine[n] = self._link.take(home, Link.PARTIAL, run, deadline)
+                    above[i] = self._host.add([mine.pop(n) for n in group])
                 for content in mine.values():
-                    self._link.send(content, owner, PARTIAL, run)
+                    self._link.send(content, owner, Link.PARTIAL, run)
             if len(groups) == 1:
                 return above.get(0)
             sums, homes = above, owners
@@ -450,15 +405,15 @@ class Mpi(ClusterEngine):
         sizes = [A.size for A in sums.values()]
         state = np.array([failed, *sizes, *(MOST - len(sizes)) * [0]], np.int64)
         link.broken = "a sum was given up while ranks were adding; start the job again"
-        link.all_reduce(state, MPI.MAX, deadline)
+        link.complete(link.comm.Iallreduce(MPI.IN_PLACE, state, MPI.MAX), state, deadline)
         if not state[0]:
-            for A in sums.values() if sums else map(np.zeros, state[1:]):
+            for A in (*(sums.values() if sums else map(np.zeros, state[1:])), counts):
+                both = (A, None) if self.rank else (MPI.IN_PLACE, A)
                 if A.size:
-                    link.reduce(A, deadline)
-            link.reduce(counts, deadline)
+                    link.complete(link.comm.Ireduce(*both), A, deadline)
         link.broken = ""
         if self.rank and failed:
-            link.send(reply, 0, REPLY, run)
+            link.send(reply, 0, Link.REPLY, run)
         if self.rank or failed:
             return reply
         return (
@@ -471,7 +426,7 @@ class Mpi(ClusterEngine):
 def _leave(link: Link, engine: object) -> None:
     """Let the other ranks go, if they are with rank 0 for this engine and not for a later one."""
     if link.user is engine:
-        link.dismiss(Done())
+        link.dismiss(tasks.Done())
 
 
 def _told(error: BaseException, rank: int) -> Failure:
@@ -495,29 +450,25 @@ def _keep(part: Joined, parts: Sequence[Joined]) -> str:
 
 def _adds_up(task: Task[Any]) -> bool:
     """Whether the replies are arrays of which nothing but the sum is wanted."""
-    inner = task.task if isinstance(task, Measure) else task
+    inner = task.task if isinstance(task, tasks.Measure) else task
     inner = inner.for_shard(0)
-    plain = isinstance(inner, PowerSteps | ProjectRows | Refine | GramTriangle)
+    plain = isinstance(
+        inner, tasks.PowerSteps | tasks.ProjectRows | tasks.Refine | tasks.GramTriangle
+    )
     return plain and not getattr(inner, "send_basis", False)
 
 
 def _wide(reply: Any) -> tuple[dict[str, Array], Any]:
     """Arrays of a reply in float64, to be added in place, and what it weighs."""
-    if reply is None:
-        return {}, np.zeros(4, np.int64)
-    content = reply.content if isinstance(reply, MeasuredReply) else reply
-    wide = {name: np.require(from_wire(A), requirements="W") for name, A in arrays(content)}
-    weight = (
-        (reply.words, reply.size, reply.read, reply.count) if content is not reply else 4 * (0,)
-    )
-    return wide, np.array(weight, np.int64)
+    content = getattr(reply, "content", reply)
+    found = [] if reply is None else arrays(content)
+    wide = {name: np.require(from_wire(A), requirements="W") for name, A in found}
+    return wide, np.array([getattr(reply, name, 0) for name in WEIGHTS], np.int64)
 
 
 def _summed(reply: Any, task: Any, sums: dict[str, Array], counts: Any) -> Any:
     """Put sums in the place of what a reply to a task has."""
-    if not isinstance(reply, MeasuredReply):
+    if not isinstance(reply, tasks.MeasuredReply):
         return replace(reply, **sums)
-    names = ("words", "size", "read", "count")
-    total = replace(reply.content, **sums)
-    weight = dict(zip(names, counts.tolist(), strict=True))
-    return replace(reply, content=total, key=task.key, **weight)
+    weights = dict(zip(WEIGHTS, counts.tolist(), strict=True))
+    return replace(reply, content=replace(reply.content, **sums), key=task.key, **weights)

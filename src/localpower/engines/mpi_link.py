@@ -25,7 +25,7 @@ from localpower.worker.shard import Shard
 from localpower.worker.tasks import Task
 
 try:
-    from mpi4py import MPI
+    from mpi4py import MPI as MPI
 except RuntimeError as error:  # it is there, but has nothing to talk to
     raise EngineError(
         f"{error}; install an MPI (pip install mpich, or a module of your cluster)"
@@ -33,13 +33,10 @@ except RuntimeError as error:  # it is there, but has nothing to talk to
 
 HEAD = struct.Struct("<qq")  # before a frame: whose message it is, and how its arrays travel
 ALONE, ALL = range(2)  # sent to one rank, or broadcast
-COMMAND, REPLY, PARTIAL, GREETING, ALARM = range(1, 6)  # tags; arrays have one of their own
-ARRAYS = 10
+ARRAYS = 10  # added to the tag of a message, for its arrays
 CHUNK = 1 << 30  # bytes of an array that are sent at once: counts of 32 bits are enough
 LOOKS = 16  # at what one waits for, before others get the processor
 SPIN, NAP = 5e-3, 2e-3  # seconds that one looks without a pause, and sleeps at most
-GRACE = 5.0  # seconds in which ranks that are at hand must have been heard of
-LINGER = 0.3  # seconds that a rank stays after a failure for what is under way to it
 AHEAD = 2  # messages that a rank has under way before it works on
 
 
@@ -97,19 +94,11 @@ class Ask:
 
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """A result, whose `run` is JSON."""
-
-    result: Any
-    run: str
-
-
-@wire.register
-@dataclass(frozen=True, slots=True, eq=False)
 class Over:
-    """Rank 0 is done: with an `Outcome`, a `Failure`, or nothing to say."""
+    """Rank 0 is done: with a result and its `run` as JSON, a `Failure`, or nothing to say."""
 
     content: Any
+    run: str = ""
 
 
 class GivenUp(Exception):
@@ -125,6 +114,10 @@ class Link:
 
     Requests and what they read or write are kept until they are done.
     """
+
+    COMMAND, REPLY, PARTIAL, GREETING, ALARM = range(1, 6)  # tags
+    GRACE = 5.0  # seconds in which ranks that are at hand must have been heard of
+    LINGER = 0.3  # seconds that a rank stays after a failure for what is under way to it
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
@@ -151,11 +144,9 @@ class Link:
         return link
 
     def wait(
-        self,
-        ready: Callable[[], Any],
-        deadline: float | None = None,
+        self, ready: Callable[[], Any], deadline: float | None = None,
         watch: Callable[[], None] = _nothing,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Return the first true value of `ready`; `watch` may raise meanwhile."""
         started, waited, looks = time.monotonic(), 0.0, 0
         while not (found := ready()):
@@ -172,6 +163,13 @@ class Link:
             _step_aside() if waited < SPIN else time.sleep(min(waited / 16, NAP))
         return found
 
+    def begin(self) -> int:
+        """Begin a round, and return its number."""
+        if self.broken:
+            raise EngineError(self.broken)
+        self.runs, self.settled = self.runs + 1, self.size == 1
+        return self.runs
+
     def send(self, message: Any, rank: int, tag: int, stamp: int) -> None:
         """Send a message to one rank."""
         head, *parts = wire.encode(message)
@@ -186,9 +184,9 @@ class Link:
         """
         head, *parts = wire.encode(message)
         for rank, (stamp, _) in self.greetings.items():
-            self._put(HEAD.pack(stamp, ALL) + bytes(head), rank, COMMAND)
+            self._put(HEAD.pack(stamp, ALL) + bytes(head), rank, self.COMMAND)
         for part in _chunks(parts):
-            self._complete(self.comm.Ibcast([part, MPI.BYTE], 0), part, deadline, self.alarm)
+            self.complete(self.comm.Ibcast([part, MPI.BYTE], 0), part, deadline, self.alarm)
 
     def look(self, rank: int, tag: int) -> tuple[int, int, Callable[..., Any]] | None:
         """Take the head of the next message: sender, stamp, and what reads the rest."""
@@ -211,7 +209,7 @@ class Link:
                     else:
                         request = self.comm.Irecv([part, MPI.BYTE], sender, tag + ARRAYS)
                     try:
-                        self._complete(request, part, deadline, watch, not broken)
+                        self.complete(request, part, deadline, watch, not broken)
                     except BaseException as error:  # what is to come is received, and forgotten
                         broken.append(error)
 
@@ -239,7 +237,7 @@ class Link:
 
     def called(self) -> bool:
         """Whether rank 0 has something to say."""
-        return self.comm.Iprobe(0, COMMAND)
+        return self.comm.Iprobe(0, self.COMMAND)
 
     def give_up(self) -> None:
         """Raise if rank 0 has gone on."""
@@ -248,7 +246,7 @@ class Link:
 
     def alarm(self) -> None:
         """Raise if a rank has left."""
-        found = self.look(MPI.ANY_SOURCE, ALARM)
+        found = self.look(MPI.ANY_SOURCE, self.ALARM)
         if found is not None:
             sender, stamp, read = found
             failure = read()
@@ -264,37 +262,24 @@ class Link:
     def clear(self) -> None:
         """Receive what others have sent for rounds that were given up, so that they can go."""
         with suppress(WorkerLate):
-            self.wait(self._drop, LINGER)
-        self.finish(GRACE)
+            self.wait(self._drop, self.LINGER)
+        self.finish(self.GRACE)
 
     def dismiss(self, content: Any) -> None:
         """Let the other ranks go, if they are with rank 0."""
         for rank, (stamp, said) in self.greetings.items():
             if not isinstance(said, Left):
-                self.send(Over(content), rank, COMMAND, stamp)
+                self.send(Over(content), rank, self.COMMAND, stamp)
         if self.greetings:
             self.greetings.clear()
-            self.finish(GRACE) if self.settled else self.clear()
+            self.finish(self.GRACE) if self.settled else self.clear()
             self.settled = True
 
-    def all_reduce(self, numbers: Any, operation: MPI.Op, deadline: float | None) -> None:
-        """Combine arrays of all ranks in place."""
-        request = self.comm.Iallreduce(MPI.IN_PLACE, numbers, operation)
-        self._complete(request, numbers, deadline)
-
-    def reduce(self, numbers: Any, deadline: float | None) -> None:
-        """Add arrays of all ranks, in place at rank 0."""
-        both = (numbers, None) if self.rank else (MPI.IN_PLACE, numbers)
-        self._complete(self.comm.Ireduce(*both), numbers, deadline)
-
-    def _complete(
-        self,
-        request: MPI.Request,
-        buffer: Any,
-        deadline: float | None,
-        watch: Callable[[], None] = _nothing,
-        wanted: bool = True,
-    ) -> None:
+    def complete(
+        self, request: MPI.Request, buffer: Any, deadline: float | None,
+        watch: Callable[[], None] = _nothing, wanted: bool = True,
+    ) -> None:  # fmt: skip
+        """Wait for a request, if it is still wanted; what is given up is kept until it is done."""
         if self._given_up:
             self._given_up = [pair for pair in self._given_up if not pair[0].Test()]
         try:
@@ -312,9 +297,9 @@ class Link:
         self._sent.append((request, part))
 
     def _drop(self) -> None:
-        for tag in (REPLY, PARTIAL):
+        for tag in (self.REPLY, self.PARTIAL):
             if (found := self.look(MPI.ANY_SOURCE, tag)) is not None:
-                found[2](LINGER)
+                found[2](self.LINGER)
 
     def _done(self) -> bool:
         self._sent = [pair for pair in self._sent if not pair[0].Test()]

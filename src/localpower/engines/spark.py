@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, groupby, islice
+from operator import itemgetter
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 from pyspark import RDD, Broadcast, StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer, NoOpSerializer
 
 from localpower.core.errors import DataError, EngineError, WorkerLost
@@ -124,7 +124,7 @@ class Spark(ClusterEngine):
 
     def _restart(self, error: Exception) -> None:
         """After an error, start what was started here anew; if it was not, raise that error."""
-        if not self._session.ours or self._handle(0) is not None:
+        if not self._session.started or self._handle(0) is not None:
             raise error
         try:
             self._session.disconnect()
@@ -203,7 +203,9 @@ class Spark(ClusterEngine):
         def run() -> list[Any]:
             pairs = self._raw.mapPartitionsWithIndex(ask)
             for left in levels:
-                pairs = pairs.partitionBy(left, _group).mapPartitionsWithIndex(_fold)
+                pairs = pairs.partitionBy(
+                    left, lambda number: number // FAN_IN
+                ).mapPartitionsWithIndex(_fold)
             chosen = None if numbers is None else list(numbers)
             return [reply for _, reply in self._session.context.runJob(pairs, _itself, chosen)]
 
@@ -272,10 +274,6 @@ def _fold(number: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, 
         yield number, ShardHost(WHERE).add(replies)
 
 
-def _group(number: int) -> int:
-    return number // FAN_IN
-
-
 def _itself(item: Any) -> Any:
     return item
 
@@ -314,27 +312,17 @@ def _elements(data: Any) -> tuple[Any, tuple[str, ...] | None]:
 
     fields = data.schema.fields
     kinds = [field.dataType for field in fields]
-    try:
-        rows = data.rdd
-    except PySparkException:
-        raise DataError("a DataFrame of Spark Connect has no RDD; use a classic session") from None
     if len(kinds) == 1 and type(kinds[0]).__name__ in ("VectorUDT", "ArrayType"):
-        return rows.map(_first), None
-    words = [
-        field.name for field in fields if not isinstance(field.dataType, NumericType | BooleanType)
-    ]
-    if words:
+        return data.rdd.map(itemgetter(0)), None
+    numeric = NumericType, BooleanType
+    if words := [field.name for field in fields if not isinstance(field.dataType, numeric)]:
         raise DataError(
             f"column(s) {', '.join(words)} of the DataFrame hold no numbers: select those that do, "
             "or one column of vectors"
         )
     narrow = all(isinstance(kind, FloatType) for kind in kinds)
-    numbers = rows.mapPartitions(partial(_arrays, "float32" if narrow else "float64"))
+    numbers = data.rdd.mapPartitions(partial(_arrays, "float32" if narrow else "float64"))
     return numbers, tuple(field.name for field in fields)
-
-
-def _first(row: Any) -> Any:
-    return row[0]
 
 
 def _arrays(kind: str, rows: Iterator[Any]) -> Iterator[Any]:
@@ -349,7 +337,8 @@ def _opened(open_block: OpenBlock, elements: Iterable[Any]) -> Any:
     """
     names = None
     try:
-        for kind, alike in groupby(map(_plain, elements), key=_kind):
+        plain = (e.vector if type(e).__name__ == "IndexedRow" else e for e in elements)
+        for kind, alike in groupby(plain, key=_kind):
             while batch := list(islice(alike, 1 if kind == "block" else BATCH)):
                 rows = open_block(MAKERS[kind](batch))
                 if rows.names not in (None, names) and kind == "block":
@@ -360,15 +349,11 @@ def _opened(open_block: OpenBlock, elements: Iterable[Any]) -> Any:
         yield Failure.of(error, WHERE)
 
 
-def _plain(element: Any) -> Any:
-    return element.vector if type(element).__name__ == "IndexedRow" else element
-
-
 def _kind(element: Any) -> str:
     if type(element).__name__ == "SparseVector":
         return "sparse"
-    is_block = not isinstance(element, list | tuple) and len(getattr(element, "shape", ())) == 2
-    return "block" if is_block else "row"
+    is_row = isinstance(element, list | tuple)  # also one with a column that is called shape
+    return "row" if is_row or len(getattr(element, "shape", ())) != 2 else "block"
 
 
 def _stacked(vectors: Sequence[Any]) -> Any:

@@ -12,7 +12,6 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from threading import Event
@@ -27,6 +26,7 @@ from pyspark.java_gateway import launch_gateway
 
 from localpower.core.errors import EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.machine import cores
+from localpower.engines.signals import to_its_end
 from localpower.version import __version__
 
 R = TypeVar("R")
@@ -34,6 +34,7 @@ REACH = 5.0  # seconds that a master may take to accept a connection
 MISSING = re.compile(r"No module named '(?:numpy|scipy|threadpoolctl|localpower[\w.]*)'")
 PLACE = re.compile(r"(\[[\da-fA-F:.]+\]|[\w.-]+):\d+")
 LOST = ("exited unexpectedly", "ExecutorLost", "connect back", "shut down", "FetchFailed")
+QUIET = {"spark.ui.enabled": "false", "spark.log.level": "OFF"}
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -48,28 +49,30 @@ JAVA_FRAMES = re.compile(
 
 
 class Session:
-    """A context to run jobs on, by what the user has given: a session, a master, or nothing."""
+    """A context to run jobs on, by what the user has given: a session, a master, or nothing.
+
+    `started` tells what was started here, if anything was.
+    """
 
     def __init__(self, address: Any, size: int | None) -> None:
         self._address, self._wanted = address, size
         self.context: Any = None
-        self._started: list[Any] = []
-        weakref.finalize(self, _stop, self._started)
+        self.started: list[Any] = []
+        weakref.finalize(self, _stop, self.started)
         self.connect()
-
-    @property
-    def ours(self) -> bool:
-        """Whether it was started here."""
-        return bool(self._started)
 
     def connect(self) -> None:
         """Use what was given or is open in this process already; else start Spark."""
         if self.context is not None and self.context._jsc is not None:
             return
         mine = self._address is None or isinstance(self._address, str)
-        context = SparkContext._active_spark_context if mine else _context_of(self._address)
+        context = SparkContext._active_spark_context
+        if not mine:
+            context = getattr(self._address, "sparkContext", self._address)
         if context is None:
             context = self._start()
+        elif not hasattr(context, "_jsc"):
+            raise EngineError("Spark Connect has no RDDs; give a classic session, or a master")
         elif context._jsc is None:
             raise EngineError("this Spark session was stopped: open another one")
         elif mine and self._address not in (None, context.master):
@@ -83,7 +86,7 @@ class Session:
     def disconnect(self) -> None:
         """Leave it; end what was started here."""
         self.context = None
-        _stop(self._started)
+        _stop(self.started)
 
     def _start(self) -> SparkContext:
         """Start Spark; its Java process is quiet, and ends with this one at the latest."""
@@ -91,33 +94,32 @@ class Session:
         if not local:
             _reach(self._address)
         master = f"local[{self._wanted or cores()},4]" if local else self._address
-        conf = SparkConf().setMaster(master).setAppName("localpower")
-        conf.set("spark.ui.enabled", "false").set("spark.log.level", "OFF")
+        conf = SparkConf().setMaster(master).setAppName("localpower").setAll([*QUIET.items()])
         folder = tempfile.mkdtemp(prefix="localpower-spark-") if local else None
-        self._started.append((None, None, folder))
+        self.started.append((None, None, folder))
         if folder is not None:
             memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 21
+            java = f"-Djava.io.tmpdir={folder}"
             conf.setAll([*LOCAL.items(), ("spark.driver.memory", f"{max(memory, 1024)}m")])
-            conf.set("spark.local.dir", folder)
-            conf.set("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder}")
+            conf.setAll([("spark.local.dir", folder), ("spark.driver.extraJavaOptions", java)])
         gateway = None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about versions of pandas, which is not used
                 if SparkContext._gateway is None:
-                    gateway = self._launched(conf, folder)
+                    gateway = to_its_end(partial(self._launched, conf, folder))
                 context = SparkContext(conf=conf, gateway=gateway)
         except (Py4JError, PySparkException, OSError) as error:
             told = _words(error)  # by Java, while it is there
-            _stop(self._started)
+            _stop(self.started)
             raise EngineError(
                 f"Spark did not start ({told}): it needs Java 17 or later, on the PATH or "
                 "in JAVA_HOME, and a master that can be reached"
             ) from None
         except (KeyboardInterrupt, SystemExit):
-            _stop(self._started)
+            _stop(self.started)
             raise
-        self._started[:] = [(context, gateway, folder)]
+        self.started[:] = [(context, gateway, folder)]
         if local:
             context.pythonExec = sys.executable
             paths = [os.path.abspath(path) for path in sys.path]
@@ -125,16 +127,10 @@ class Session:
         return context
 
     def _launched(self, conf: SparkConf, folder: str | None) -> Any:
-        """Start Java in a thread: a signal ends the wait for it, but only when it is known."""
-
-        def launch() -> Any:
-            gateway = cast(Any, launch_gateway)(conf, {"stderr": subprocess.DEVNULL})
-            self._started[:] = [(None, gateway, folder)]
-            _hang_up(gateway)
-            return gateway
-
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(launch).result()
+        gateway = cast(Any, launch_gateway)(conf, {"stderr": subprocess.DEVNULL})
+        self.started[:] = [(None, gateway, folder)]
+        _hang_up(gateway)
+        return gateway
 
     def within(self, job: Callable[[], R], seconds: float | None = None) -> R:
         """Run a job; cancel it if it is late, and say what went wrong in our own errors."""
@@ -162,7 +158,7 @@ class Session:
                     f"a Spark job was cancelled after the deadline of {seconds:g} seconds: "
                     "set a later one, or use more executors or smaller shards"
                 ) from None
-            raise _translated(error, context.master, self.ours) from None
+            raise _translated(error, context.master, bool(self.started)) from None
         except (KeyboardInterrupt, SystemExit):
             self._abandon(partial(context.cancelJobsWithTag, tag))
             raise
@@ -172,7 +168,7 @@ class Session:
 
     def _abandon(self, cancel: Callable[[], Any]) -> None:
         """Leave a job in its middle, and with it the connection it answers on: end Java if ours."""
-        for _, gateway, _ in self._started:
+        for _, gateway, _ in self.started:
             if gateway is not None and gateway.proc is not None:
                 gateway.proc.kill()
                 return
@@ -192,25 +188,15 @@ def tell(ask: Callable[[], Any]) -> None:
         raise
 
 
-def _context_of(given: Any) -> Any:
-    try:
-        return getattr(given, "sparkContext", given)
-    except PySparkException:
-        raise EngineError(
-            "Spark Connect has no RDDs; give a classic session, or a master"
-        ) from None
-
-
 def _reach(address: str) -> None:
     """Make sure that a master listens, before Java is started and tries for minutes."""
-    places = address.removeprefix("spark://").split(",")
-    wrong = [place for place in places if not PLACE.fullmatch(place)]
-    if wrong:
-        raise EngineError(
-            f"engine={address!r} has no host and port in {wrong[0]!r}: give the address of a "
-            "master that runs, as in 'spark://host:7077'"
-        )
-    reasons = []
+    places, reasons = address.removeprefix("spark://").split(","), []
+    for place in places:
+        if not PLACE.fullmatch(place):
+            raise EngineError(
+                f"engine={address!r} has no host and port in {place!r}: give the address of a "
+                "master that runs, as in 'spark://host:7077'"
+            )
     for place in places:
         host, _, port = place.rpartition(":")
         try:
@@ -235,10 +221,7 @@ def _words(error: BaseException) -> str:
 def _translated(error: BaseException, master: str, ours: bool) -> EngineError:
     text = _words(error)
     if "SparkContext has been shutdown" in text or "stopped SparkContext" in text:
-        return EngineError(
-            f"Spark has ended the session on {master}: see whether a master answers there and has "
-            "not ended the application, and open another session"
-        )
+        return EngineError(f"Spark has ended the session on {master}: open another session")
     if missing := MISSING.search(text):
         return EngineError(
             f"Python on the Spark executors cannot import localpower ({missing[0]}): install "
@@ -267,7 +250,17 @@ def _stop(started: list[Any]) -> None:
                 warnings.simplefilter("ignore")
                 context.stop()
         if gateway is not None and gateway.proc is not None:
-            _end(gateway)
+            with suppress(Exception):
+                gateway.shutdown()
+            with suppress(OSError):
+                gateway.proc.stdin.close()  # which ends it
+            try:
+                gateway.proc.wait(10)
+            except subprocess.TimeoutExpired:
+                gateway.proc.kill()
+                gateway.proc.wait()
+            if SparkContext._gateway is gateway:
+                SparkContext._gateway = SparkContext._jvm = None
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -278,18 +271,3 @@ def _hang_up(gateway: Any) -> None:
         connection = gateway._gateway_client.get_thread_connection()
         if connection is not None:
             connection.close()
-
-
-def _end(gateway: Any) -> None:
-    """End the Java process: by itself when its input ends, or at last without asking."""
-    with suppress(Exception):
-        gateway.shutdown()
-    with suppress(OSError):
-        gateway.proc.stdin.close()
-    try:
-        gateway.proc.wait(10)
-    except subprocess.TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
-    if SparkContext._gateway is gateway:
-        SparkContext._gateway = SparkContext._jvm = None
