@@ -266,7 +266,7 @@ def test_a_worker_that_never_starts_is_given_up(monkeypatch):
 
 def test_the_deadline_begins_when_workers_have_started(monkeypatch):
     """They take longer than that to start, at first and when one is started again."""
-    slow = "import time; time.sleep(6)" + COMMAND
+    slow = "import time; time.sleep(4)" + COMMAND
     monkeypatch.setattr("localpower.engines.processes.COMMAND", slow)
 
     def callback(record, state):
@@ -274,6 +274,6 @@ def test_the_deadline_begins_when_workers_have_started(monkeypatch):
             children()[0].kill()
 
     result = lp.svd(A, 3, steps=2, engine="processes:2", workers=3, max_rounds=4, rng=0,
-                    deadline=5, callback=callback)  # fmt: skip
+                    deadline=3, callback=callback)  # fmt: skip
     assert len(result.run["faults"]) == 1
     assert "killed by SIGKILL" in result.run["faults"][0]["what"]

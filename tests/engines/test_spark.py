@@ -463,7 +463,9 @@ session = builder.config("spark.log.level", "OFF").getOrCreate()
 """
 
 
-def test_a_signal_in_a_users_session_ends_the_job_and_leaves_the_session_usable(tmp_path):
+@pytest.fixture(scope="module")
+def users_session(tmp_path_factory):
+    """What a script prints whose session gets signals, and whose Java is killed in the end."""
     script = """
 def wait(row):
     open(path, "w").close()
@@ -482,8 +484,25 @@ for number in (signal.SIGTERM, signal.SIGINT):
     print(session.range(5).count(), session.sparkContext.parallelize(rows, 2).count())
     print(lp.svd(rows, 1, engine=session, method="tsqr").run["rows"])
 """
-    found = output_of(SESSION + script, tmp_path / "working")
-    assert found == ["SystemExit 143", "5 3", "3", "KeyboardInterrupt ", "5 3", "3"]
+    script += """
+java().kill()
+for engine in (session, "spark", "spark:2"):
+    told(lambda: lp.svd(rows, 1, engine=engine))
+"""
+    return output_of(SESSION + script, tmp_path_factory.mktemp("spark") / "working")
+
+
+def test_a_signal_in_a_users_session_ends_the_job_and_leaves_the_session_usable(users_session):
+    assert users_session[:3] == ["SystemExit 143", "5 3", "3"]
+    assert users_session[3:6] == ["KeyboardInterrupt ", "5 3", "3"]
+
+
+def test_the_death_of_a_users_java_is_told_with_the_remedy(users_session):
+    found = users_session[6:]
+    assert len(found) == 3
+    for line in found:
+        assert line.startswith("WorkerLost ")
+        assert "open another session" in line
 
 
 def test_a_master_that_cannot_be_reached_is_told_before_java_is_started():
@@ -540,16 +559,3 @@ told(lambda: lp.svd(session.sparkContext.parallelize(rows, 2), 1, engine=session
         assert "cannot import localpower (No module named" in line
         assert f"version {lp.__version__} there, and set PYSPARK_PYTHON" in line
         assert "Traceback" not in line
-
-
-def test_the_death_of_a_users_java_is_told_with_the_remedy():
-    script = """
-java().kill()
-for engine in (session, "spark", "spark:2"):
-    told(lambda: lp.svd(rows, 1, engine=engine))
-"""
-    found = output_of(SESSION + script)
-    assert len(found) == 3
-    for line in found:
-        assert line.startswith("WorkerLost ")
-        assert "open another session" in line

@@ -11,7 +11,7 @@ import signal
 import tempfile
 import weakref
 from collections.abc import Callable, Collection
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from functools import partial
 from time import monotonic, sleep
@@ -28,6 +28,7 @@ from localpower.core.errors import EngineError, WorkerLate, WorkerLost
 from localpower.core.machine import cores
 from localpower.engines.blas import BLAS_THREADS
 from localpower.engines.cluster import ClusterEngine
+from localpower.engines.signals import to_its_end
 
 TICK = 0.5  # seconds between looks at the workers
 PATIENCE = 30.0  # seconds that workers may take to start, or to come back
@@ -122,7 +123,7 @@ class DaskWorkers(ClusterEngine):
                 self._start()
                 client = Link(self._cluster, set_as_default=False, direct_to_workers=True)
             except BaseException as error:
-                _to_its_end(self._stack.pop_all().close)
+                to_its_end(self._stack.pop_all().close)
                 if not isinstance(error, RuntimeError | OSError):
                     raise
                 cause = error.__cause__ or error
@@ -153,7 +154,7 @@ class DaskWorkers(ClusterEngine):
             "env": dict.fromkeys(BLAS_THREADS, "1"),
             "preload": [PRELOADED],
         }
-        _to_its_end(partial(self._start_scheduler, folder))
+        to_its_end(partial(self._start_scheduler, folder))
         self._cluster.worker_spec = {
             i: {"cls": Starter, "options": options | {"name": f"{i}", "resources": resource(i)}}
             for i in range(self._wanted)
@@ -214,6 +215,7 @@ class DaskWorkers(ClusterEngine):
         return True
 
     def _await_workers(self, ended: Collection[str] = ()) -> None:
+        self._client = self.client  # where it cannot be started, that is told
         end, first = monotonic() + PATIENCE, min(PATIENCE, self.deadline or PATIENCE)
         while self._missing(ended):
             if self._bare is not None and monotonic() > self._bare + first:
@@ -269,9 +271,3 @@ def _has_port(address: str) -> bool:
 
 async def _awaited(function: Callable[[], Any]) -> Any:
     return await function()
-
-
-def _to_its_end(function: Callable[[], object]) -> None:
-    """Call a function in a thread, where signals do not interrupt it, only the wait for it."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(function).result()

@@ -18,14 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from localpower.core.errors import DataError, EngineError, WorkerLate
-from localpower.core.ledger import arrays
-from localpower.core.linalg import Array
 from localpower.core.machine import available
-from localpower.core.rounding import from_wire
 from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.cluster import ClusterEngine, grouped
 from localpower.engines.mpi_link import MPI, Ask, GivenUp, Hold, Joined, Left, Link, Over, Serving
+from localpower.engines.mpi_sums import adds_up, summed, wide
 from localpower.worker import tasks
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, is_stored
@@ -35,7 +33,6 @@ R = TypeVar("R")
 ORDERS = ("fixed", "native")
 ROWS_SHARE = 0.75  # of memory that is for rows in files
 MOST = 3  # arrays that a reply can have
-WEIGHTS = ("words", "size", "read", "count")
 
 
 class Mpi(ClusterEngine):
@@ -123,7 +120,7 @@ class Mpi(ClusterEngine):
     def sum(self, task: Task[R]) -> R:
         if self.size == 1:
             return Engine.sum(self, task)
-        if self.order != "native" or not _adds_up(task):
+        if self.order != "native" or not adds_up(task):
             return super().sum(task)
         self._note(task, self.numbers())
         run = self._ask(task, self.numbers(), "native")
@@ -401,7 +398,7 @@ class Mpi(ClusterEngine):
         link, numbers = self._link, sorted(self._host.numbers())
         reply = self._host.add([self._host.run(n, task(n)) for n in numbers]) if numbers else None
         failed = isinstance(reply, Failure)
-        sums, counts = _wide(None if failed else reply)
+        sums, counts = wide(None if failed else reply)
         sizes = [A.size for A in sums.values()]
         state = np.array([failed, *sizes, *(MOST - len(sizes)) * [0]], np.int64)
         link.broken = "a sum was given up while ranks were adding; start the job again"
@@ -419,7 +416,7 @@ class Mpi(ClusterEngine):
         return (
             self._reply(MPI.ANY_SOURCE, deadline)
             if state[0]
-            else _summed(reply, task(0), sums, counts)
+            else summed(reply, task(0), sums, counts)
         )
 
 
@@ -446,29 +443,3 @@ def _keep(part: Joined, parts: Sequence[Joined]) -> str:
     together = [other for other in parts if other.host == part.host]
     room = ROWS_SHARE * min(other.memory for other in together)
     return "run" if sum(other.stored for other in together) <= room else "block"
-
-
-def _adds_up(task: Task[Any]) -> bool:
-    """Whether the replies are arrays of which nothing but the sum is wanted."""
-    inner = task.task if isinstance(task, tasks.Measure) else task
-    inner = inner.for_shard(0)
-    plain = isinstance(
-        inner, tasks.PowerSteps | tasks.ProjectRows | tasks.Refine | tasks.GramTriangle
-    )
-    return plain and not getattr(inner, "send_basis", False)
-
-
-def _wide(reply: Any) -> tuple[dict[str, Array], Any]:
-    """Arrays of a reply in float64, to be added in place, and what it weighs."""
-    content = getattr(reply, "content", reply)
-    found = [] if reply is None else arrays(content)
-    wide = {name: np.require(from_wire(A), requirements="W") for name, A in found}
-    return wide, np.array([getattr(reply, name, 0) for name in WEIGHTS], np.int64)
-
-
-def _summed(reply: Any, task: Any, sums: dict[str, Array], counts: Any) -> Any:
-    """Put sums in the place of what a reply to a task has."""
-    if not isinstance(reply, tasks.MeasuredReply):
-        return replace(reply, **sums)
-    weights = dict(zip(WEIGHTS, counts.tolist(), strict=True))
-    return replace(reply, content=replace(reply.content, **sums), key=task.key, **weights)

@@ -111,9 +111,9 @@ class Spark(ClusterEngine):
     def _lost(self, numbers: Sequence[int]) -> Sequence[int]:
         """Wait until Spark works again; one that was started here is started anew if it died."""
         try:
-            trial = self._session.context.parallelize([0], 1)
-            self._session.within(trial.count, max(self.deadline or 0.0, HEALING))
-        except Exception as error:
+            limit, session = max(self.deadline or 0.0, HEALING), self._session
+            session.within(lambda: session.context.parallelize([0], 1).count(), limit)
+        except EngineError as error:
             self._restart(error)
         return ()
 
@@ -203,9 +203,8 @@ class Spark(ClusterEngine):
         def run() -> list[Any]:
             pairs = self._raw.mapPartitionsWithIndex(ask)
             for left in levels:
-                pairs = pairs.partitionBy(
-                    left, lambda number: number // FAN_IN
-                ).mapPartitionsWithIndex(_fold)
+                groups = pairs.partitionBy(left, lambda number: number // FAN_IN)
+                pairs = groups.mapPartitionsWithIndex(_fold)
             chosen = None if numbers is None else list(numbers)
             return [reply for _, reply in self._session.context.runJob(pairs, _itself, chosen)]
 
