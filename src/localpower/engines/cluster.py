@@ -13,11 +13,12 @@ from operator import iadd
 from typing import Any, TypeVar
 
 from localpower.core.errors import EngineError
+from localpower.core.ledger import weigh
 from localpower.core.linalg import FAN_IN, combined
 from localpower.engines.base import Engine
 from localpower.worker.host import result_of
 from localpower.worker.shard import EngineBlock, OpenBlock, Shard, share_names
-from localpower.worker.tasks import Task
+from localpower.worker.tasks import Measure, Task
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -116,6 +117,11 @@ class ClusterEngine(Engine):
         """Return the handle of an adopted shard; None of one whose rows came from here."""
         first = next(iter(self._shards[number].pieces), None)
         return first.handle if isinstance(first, EngineBlock) else None
+
+
+def nbytes_of(task: Task[Any]) -> int:
+    """Bytes of the arrays in a task."""
+    return weigh(task.task if isinstance(task, Measure) else task)[1]
 
 
 def grouped(parts: Sequence[T]) -> list[Sequence[T]]:

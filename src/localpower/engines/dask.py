@@ -35,7 +35,6 @@ from localpower.engines.blas import one_thread_in_worker
 from localpower.engines.cluster import grouped
 from localpower.engines.dask_cluster import DaskWorkers, gone, resource
 from localpower.worker.host import Failure, ShardHost, describe, nbytes, result_of, work_type
-from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.shard import (
     EngineBlock,
     LoadedBlock,
@@ -61,16 +60,6 @@ class Block:
     recipe: Delayed
     kept: bool = True
     rows: Future[Any] | None = None
-
-
-class UncachedMatrix(LocalMatrix):
-    """A matrix that lives for one task, too short for a Gram matrix to pay."""
-
-    def _gram_pays(self, products: int, width: int) -> bool:
-        return False
-
-    def gram_is_small(self) -> bool:
-        return False
 
 
 # What runs on workers.
@@ -103,7 +92,7 @@ def _same(reply: Any) -> Any:
 
 def _pass(rows: LoadedBlock, shard: Shard, task: Task[Any], persisting: Task[Any] | None) -> Any:
     """Run a task on rows that are not kept."""
-    host = ShardHost(WHERE, UncachedMatrix)
+    host = ShardHost(WHERE, kept=False)
     held = host.hold(0, replace(shard, pieces=rows.pieces), persisting=regular(persisting))
     return held if isinstance(held, Failure) else _run((host, None), task)
 
@@ -324,7 +313,7 @@ class Dask(DaskWorkers):
         """Ask shards whose rows are not kept; these are made again, if the task looks at them."""
         replies, recipes = {}, {}
         for n, task in tasks.items():
-            host, shard = ShardHost(WHERE, UncachedMatrix), self._shards[n]
+            host, shard = ShardHost(WHERE, kept=False), self._shards[n]
             host.hold(0, shard)  # of which the rows are not here
             reply = host.run(0, task) if task.persists else Failure("")
             if not isinstance(reply, Failure):

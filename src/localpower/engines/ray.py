@@ -23,15 +23,14 @@ import ray
 from ray import exceptions
 
 from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
-from localpower.core.ledger import weigh
 from localpower.core.linalg import FAN_IN
 from localpower.core.machine import cores
 from localpower.engines.blas import one_blas_thread
-from localpower.engines.cluster import ClusterEngine
+from localpower.engines.cluster import ClusterEngine, nbytes_of
 from localpower.engines.ray_cluster import alive, at_hand, connected, node
 from localpower.worker.host import Failure, ShardHost, result_of
 from localpower.worker.shard import LoadedBlock, OpenBlock
-from localpower.worker.tasks import Measure, Task
+from localpower.worker.tasks import Task
 
 Call = tuple[Any, int]  # an object that is to come, and the number of the shard that it is about
 
@@ -236,7 +235,7 @@ class Ray(ClusterEngine):
 
     def _calls(self, method: str, task: Task[Any], numbers: Sequence[int]) -> Iterator[Call]:
         """Call a method of each shard's actor with the task; a large one is sent out once."""
-        size = weigh(task.task if isinstance(task, Measure) else task)[1]
+        size = nbytes_of(task)
         large = size > INLINE or size * len(numbers) > INLINE_ALL
         shared = ray.put(task) if large else task
         for number in numbers:

@@ -7,7 +7,6 @@ made a matrix of it before. Whatever is lost, Spark computes again.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from pyspark.serializers import CPickleSerializer, NoOpSerializer
 from localpower.core.errors import DataError, EngineError, WorkerLost
 from localpower.core.linalg import FAN_IN
 from localpower.engines.blas import one_blas_thread
-from localpower.engines.cluster import ClusterEngine
+from localpower.engines.cluster import ClusterEngine, nbytes_of
 from localpower.engines.spark_session import Session, tell
 from localpower.worker.host import Failure, ShardHost, describe, nbytes, result_of
 from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, Shard, cut, is_stored
@@ -41,6 +40,7 @@ LEVEL = StorageLevel.MEMORY_AND_DISK_DESER  # bytes as they are: nothing to unpa
 PICKLE: Any = CPickleSerializer()
 NATIVE = ("RDD", "DataFrame", "RowMatrix", "IndexedRowMatrix")
 WHERE = "on a Spark executor"
+FIRST = itemgetter(0)
 
 
 class Spark(ClusterEngine):
@@ -159,7 +159,8 @@ class Spark(ClusterEngine):
         ]
         slices = max(min(self.size, len(items)), -(-len(items) // TOGETHER))
         pairs = self._session.context.parallelize(items, slices)
-        return pairs.partitionBy(len(self._shards), _itself).mapPartitions(_in_order)
+        dealt = pairs.partitionBy(len(self._shards), _itself)
+        return dealt.mapPartitions(lambda p: [c for _, c in sorted((c for _, c in p), key=FIRST)])
 
     def _persist(self, rows: Callable[[], Any]) -> None:
         def keep() -> None:
@@ -183,7 +184,8 @@ class Spark(ClusterEngine):
         """
         self._mark = next(self._marks) if task.persists else self._mark
         letter: Any = {n: (task.for_shard(n), self._persisting.get(n)) for n in numbers}
-        if _weight(letter) > LARGE:
+        unlike = {id(each): each for pair in letter.values() for each in pair if each is not None}
+        if sum(map(nbytes_of, unlike.values())) > LARGE:
             broadcast = partial(self._session.context.broadcast, letter)
             letter = self._session.within(broadcast, self.deadline)
         try:
@@ -268,17 +270,13 @@ class Job:
 
 def _fold(number: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
     """Add one group of replies."""
-    replies = [reply for _, reply in sorted(pairs, key=lambda pair: pair[0])]
+    replies = [reply for _, reply in sorted(pairs, key=FIRST)]
     with one_blas_thread():
         yield number, ShardHost(WHERE).add(replies)
 
 
 def _itself(item: Any) -> Any:
     return item
-
-
-def _in_order(pairs: Iterable[tuple[int, tuple[int, Any]]]) -> Iterator[Any]:
-    return (chunk for _, (_, chunk) in sorted(pairs, key=lambda pair: pair[1][0]))
 
 
 def _chunks(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -288,13 +286,6 @@ def _chunks(pieces: Iterable[Piece]) -> Iterator[Piece]:
         step = max(1, rows if is_stored(piece) else CHUNK * rows // max(1, nbytes([piece])))
         for start in range(0, max(rows, 1), step):
             yield cut(piece, start, min(start + step, rows))
-
-
-def _weight(letter: Any) -> int:
-    """Bytes of arrays in what is to be sent, each once."""
-    arrays: list[pickle.PickleBuffer] = []
-    pickle.dumps(letter, protocol=5, buffer_callback=arrays.append)
-    return sum(array.raw().nbytes for array in arrays)
 
 
 # Data of Spark's own kinds.
@@ -312,7 +303,7 @@ def _elements(data: Any) -> tuple[Any, tuple[str, ...] | None]:
     fields = data.schema.fields
     kinds = [field.dataType for field in fields]
     if len(kinds) == 1 and type(kinds[0]).__name__ in ("VectorUDT", "ArrayType"):
-        return data.rdd.map(itemgetter(0)), None
+        return data.rdd.map(FIRST), None
     numeric = NumericType, BooleanType
     if words := [field.name for field in fields if not isinstance(field.dataType, numeric)]:
         raise DataError(

@@ -67,11 +67,25 @@ def result_of(reply: Any) -> Any:
     return reply
 
 
-class ShardHost:
-    """Holds shards by their numbers; `where` is for messages, `matrix` what shards become."""
+class UncachedMatrix(LocalMatrix):
+    """A matrix that lives for one task, too short for a Gram matrix to pay."""
 
-    def __init__(self, where: str = "", matrix: type[LocalMatrix] = LocalMatrix) -> None:
-        self._where, self._matrix = where, matrix
+    def _gram_pays(self, products: int, width: int) -> bool:
+        return False
+
+    def gram_is_small(self) -> bool:
+        """Whether a Gram matrix may be formed for one task."""
+        return False
+
+
+class ShardHost:
+    """Holds shards by their numbers: for good, or for one task if they are not `kept`.
+
+    `where` is for messages.
+    """
+
+    def __init__(self, where: str = "", kept: bool = True) -> None:
+        self._where, self._kept = where, kept
         self._opened: dict[int, LoadedBlock] = {}
         self._matrices: dict[int, LocalMatrix] = {}
 
@@ -109,7 +123,8 @@ class ShardHost:
             pieces = shard.pieces
             if block is not None:
                 pieces = (self._opened.pop(number, None) or block()).pieces
-            matrix = self._matrix(replace(shard, pieces=pieces))
+            kind = LocalMatrix if self._kept else UncachedMatrix
+            matrix = kind(replace(shard, pieces=pieces))
             if persisting is not None:
                 persisting.for_shard(number)(matrix)
             self._matrices[number] = matrix
@@ -138,7 +153,7 @@ class ShardHost:
 
     def copy(self) -> ShardHost:
         """Return a host with the same rows, for tasks that change what is done with them."""
-        other = ShardHost(self._where, self._matrix)
+        other = ShardHost(self._where, self._kept)
         other._matrices = {number: copy(matrix) for number, matrix in self._matrices.items()}
         return other
 
