@@ -16,12 +16,12 @@ import numpy as np
 
 from localpower.core.checks import one_of, real, sine, whole
 from localpower.core.linalg import Array
+from localpower.core.machine import cores
 from localpower.core.text import duration, html_table, size, table
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.base import Engine
 from localpower.engines.inline import Inline
-from localpower.engines.threads import cores
 from localpower.methods.base import EXTRA
 from localpower.methods.costs import SMALL, TYPICAL, Cost, Problem, costs, explain
 from localpower.methods.local_ritz import leading_values

@@ -195,7 +195,7 @@ def test_rows_do_not_travel(client):
 
 def test_rows_are_aligned_when_they_are_placed_not_for_every_product(client):
     def regular(state):
-        pieces = state[0].shard.pieces
+        pieces = state[0]._matrices[0].shard.pieces
         return all(p.flags.aligned and p.flags.c_contiguous for p in pieces)
 
     with lp.connect(client) as engine:
@@ -259,7 +259,7 @@ def test_a_coordinator_interrupted_while_it_connects_ends_at_once():
 
 
 def test_a_cluster_without_workers_is_told_as_such_and_used_once_it_has_some(monkeypatch, tmp_path):
-    monkeypatch.setattr("localpower.engines.dask.PATIENCE", 1.0)
+    monkeypatch.setattr("localpower.engines.dask_cluster.PATIENCE", 1.0)
     options = {"n_workers": 0, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with (
         LocalCluster(
@@ -458,7 +458,7 @@ def test_a_worker_that_dask_looks_for_while_it_starts_again_comes_back(own):
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_cluster_whose_process_dies_or_hangs_at_its_start_is_started_again(sign, monkeypatch):
-    monkeypatch.setattr("localpower.engines.dask.PATIENCE", 15.0)
+    monkeypatch.setattr("localpower.engines.dask_cluster.PATIENCE", 15.0)
     before, hit = children(), []
 
     def strike():

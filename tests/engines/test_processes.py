@@ -266,7 +266,8 @@ def test_workers_start_in_odd_surroundings(situation, tmp_path):
     command, environment, folder = f"'{sys.executable}' -c \"{code}\"", dict(os.environ), tmp_path
     if situation == "noisy start":
         (tmp_path / "sitecustomize.py").write_text("print('hello, world')")
-        environment["PYTHONPATH"] = str(tmp_path)
+        search = (str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]))
+        environment["PYTHONPATH"] = os.pathsep.join(search)
     elif situation == "no standard error":
         command += " 2>&-"
     else:
@@ -289,13 +290,13 @@ def test_a_worker_that_never_starts_is_given_up(monkeypatch):
 
 def test_the_deadline_begins_when_workers_have_started(monkeypatch):
     """They take longer than that to start, at first and when one is started again."""
-    slow = "import time; time.sleep(6)" + COMMAND
+    slow = "import time; time.sleep(4)" + COMMAND
     monkeypatch.setattr("localpower.engines.processes.COMMAND", slow)
 
     def callback(record, state):
         if record.round == 2:
             children()[0].kill()
 
-    result = lp.svd(A, 3, method="local_power:steps=2", engine="processes:2", workers=3, max_rounds=4, rng=0, faults=lp.Faults(deadline=5), callback=callback)  # fmt: skip
+    result = lp.svd(A, 3, method="local_power:steps=2", engine="processes:2", workers=3, max_rounds=4, rng=0, faults=lp.Faults(deadline=3), callback=callback)  # fmt: skip
     assert len(result.run["faults"]) == 1
     assert "killed by SIGKILL" in result.run["faults"][0]["what"]
