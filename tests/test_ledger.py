@@ -15,7 +15,8 @@ from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
 from localpower.engines.ledgered import KEPT, Ledgered
-from localpower.worker.tasks import Describe, Eigenvectors, MeasuredReply
+from localpower.worker.replies import Eigenvectors, MeasuredReply
+from localpower.worker.tasks import Describe
 
 SIZES = [40, 1, 0, 30, 29]  # one shard with a row, one without
 N, D, M, K, R = 100, 13, 5, 3, 4

@@ -23,7 +23,8 @@ from localpower.show import rows as rows_of_runs
 from localpower.show import summary as overview
 from localpower.show.chart import linear, logarithmic
 from localpower.show.rows import look
-from localpower.worker.tasks import SLOWEST, Describe, Done, MeasuredReply, Product
+from localpower.worker.replies import SLOWEST, Done, MeasuredReply, Product
+from localpower.worker.tasks import Describe
 from localpower.worker.wire import encode
 
 A = with_spectrum(300, 0.7 ** np.arange(12), seed=3)

@@ -26,8 +26,9 @@ from localpower.methods.base import EXTRA
 from localpower.methods.costs import SMALL, TYPICAL, Cost, Problem, costs, explain
 from localpower.methods.local_ritz import leading_values
 from localpower.methods.scaling import SCALES, columns, describe, prepare
+from localpower.worker.replies import unpacked
 from localpower.worker.shard import EngineBlock, Shard, cut
-from localpower.worker.tasks import GramTriangle, unpacked
+from localpower.worker.tasks import GramTriangle
 
 NETWORKS = {  # seconds of a hop, bytes a second
     "one machine": (1e-4, 5e9),

@@ -17,7 +17,8 @@ from localpower.core.errors import DataError
 from localpower.data.readers.npy import place_npy
 from localpower.data.source import open_source
 from localpower.worker import shard as shards
-from localpower.worker.shard import Shard, Stored, StoredCSR, stamp
+from localpower.worker.shard import Shard
+from localpower.worker.stored import Stored, StoredCSR, stamp
 from localpower.worker.tasks import Measure, PowerSteps
 
 DENSE = np.random.default_rng(0).standard_normal((1000, 6))

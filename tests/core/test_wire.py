@@ -21,8 +21,10 @@ from localpower.data.readers.npy import place_npy
 from localpower.data.source import open_source
 from localpower.worker import wire
 from localpower.worker.moments import Moments
-from localpower.worker.shard import Shard, Stored, StoredCSR, stamp
-from localpower.worker.tasks import Done, Factor, PowerSteps, Rows
+from localpower.worker.replies import Done, Factor, Rows
+from localpower.worker.shard import Shard
+from localpower.worker.stored import Stored, StoredCSR, stamp
+from localpower.worker.tasks import PowerSteps
 
 ENOUGH = 1 << 20
 HEADER = wire.PREFIX.size

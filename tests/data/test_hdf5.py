@@ -12,7 +12,7 @@ from localpower.data import blocks as readers
 from localpower.data.blocks import Options
 from localpower.data.detect import FORMATS
 from localpower.data.spool import RowStorage
-from localpower.worker.shard import Stored
+from localpower.worker.stored import Stored
 
 X = np.random.default_rng(0).standard_normal((103, 7)) * 50
 

@@ -22,7 +22,8 @@ from localpower.data import detect
 from localpower.data.blocks import Block
 from localpower.data.source import open_source
 from localpower.data.spool import RowStorage, _seal, keep
-from localpower.worker.shard import Stored, StoredCSR, is_stored
+from localpower.worker.shard import is_stored
+from localpower.worker.stored import Stored, StoredCSR
 
 X = np.random.default_rng(0).standard_normal((600, 7)) * (np.arange(7) % 3 > 0)
 KINDS = {"dense": np.asarray, "sparse": sparse.csr_array}

@@ -24,7 +24,8 @@ from helpers import same_bits, with_spectrum
 import localpower as lp
 from localpower.data.partition import contiguous
 from localpower.data.source import load_block, open_source
-from localpower.worker.tasks import Describe, Done, PowerSteps, Prepare, Task
+from localpower.worker.replies import Done
+from localpower.worker.tasks import Describe, PowerSteps, Prepare, Task
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 

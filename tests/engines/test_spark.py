@@ -19,8 +19,9 @@ from helpers import same_bits, started, with_spectrum
 import localpower as lp
 from localpower.data.partition import contiguous
 from localpower.data.source import held, load_block, open_source
+from localpower.worker.replies import Done
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import Describe, Done, PowerSteps, Prepare, Task
+from localpower.worker.tasks import Describe, PowerSteps, Prepare, Task
 
 pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:

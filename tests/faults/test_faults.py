@@ -17,7 +17,8 @@ from localpower.core.errors import WireError
 from localpower.core.linalg import combined
 from localpower.engines.base import Engine
 from localpower.engines.retrying import sound
-from localpower.worker.tasks import Eigenvectors, PowerSteps, TopVectors, Triangle
+from localpower.worker.replies import Eigenvectors
+from localpower.worker.tasks import PowerSteps, TopVectors, Triangle
 
 A = with_spectrum(400, 0.9 ** np.arange(30), seed=3)
 SHARDS, K = 5, 3

@@ -28,7 +28,8 @@ from localpower.core.files import abandoned, lock, locked, part_of, unfinished
 from localpower.data.blocks import BLOCK_BYTES, Block, Options
 from localpower.data.readers.text import join_labels
 from localpower.version import __version__
-from localpower.worker.shard import Stored, StoredCSR, nbytes, stamp
+from localpower.worker.shard import nbytes
+from localpower.worker.stored import Stored, StoredCSR, stamp
 
 FORMAT = 2
 DESCRIPTION = "table.json"

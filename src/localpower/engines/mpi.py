@@ -24,8 +24,8 @@ from localpower.engines.blas import one_blas_thread
 from localpower.engines.cluster import ClusterEngine, grouped
 from localpower.engines.mpi_link import MPI, Ask, GivenUp, Hold, Joined, Left, Link, Over, Serving
 from localpower.engines.mpi_sums import adds_up, summed, wide
-from localpower.worker import tasks
 from localpower.worker.host import Failure, ShardHost, describe, result_of
+from localpower.worker.replies import Done
 from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, is_stored
 from localpower.worker.tasks import Task
 
@@ -360,7 +360,7 @@ class Mpi(ClusterEngine):
         block = self._block if message.own else None
         pairs = zip(numbers, message.shards, strict=True)
         replies = [self._host.hold(number, shard, block) for number, shard in pairs]
-        return next((reply for reply in replies if isinstance(reply, Failure)), tasks.Done())
+        return next((reply for reply in replies if isinstance(reply, Failure)), Done())
 
     def _added(self, run: int, task: Callable[[int], Task[Any]]) -> Any:
         """Add the replies of all shards on the ranks, in the order of `fold`; rank 0 has the sum.
@@ -423,7 +423,7 @@ class Mpi(ClusterEngine):
 def _leave(link: Link, engine: object) -> None:
     """Let the other ranks go, if they are with rank 0 for this engine and not for a later one."""
     if link.user is engine:
-        link.dismiss(tasks.Done())
+        link.dismiss(Done())
 
 
 def _told(error: BaseException, rank: int) -> Failure:

@@ -11,6 +11,7 @@ from localpower.core.ledger import arrays
 from localpower.core.linalg import Array
 from localpower.core.rounding import from_wire
 from localpower.worker import tasks
+from localpower.worker.replies import MeasuredReply
 from localpower.worker.tasks import Task
 
 WEIGHTS = ("words", "size", "read", "count")
@@ -36,7 +37,7 @@ def wide(reply: Any) -> tuple[dict[str, Array], Any]:
 
 def summed(reply: Any, task: Any, sums: dict[str, Array], counts: Any) -> Any:
     """Put sums in the place of what a reply to a task has."""
-    if not isinstance(reply, tasks.MeasuredReply):
+    if not isinstance(reply, MeasuredReply):
         return replace(reply, **sums)
     weights = dict(zip(WEIGHTS, counts.tolist(), strict=True))
     return replace(reply, content=replace(reply.content, **sums), key=task.key, **weights)

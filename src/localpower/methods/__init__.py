@@ -51,3 +51,18 @@ __all__ = [
 ]
 
 EXACT, CERTIFIED = TSQR(), LocalRitz()  # what is recommended where another method failed
+
+# One row for each short name; the order is that of help and tables.
+register("auto", Auto)
+register("local_power", LocalPower)
+register("dpi", PowerIteration)
+register("one_shot", OneShot)
+register("local_ritz", LocalRitz)
+register("block_krylov", BlockKrylov)
+register("block_lanczos", BlockLanczos)
+register("gram", Gram)
+register("tsqr", TSQR)
+register("uda", Averaging, kind="uda")
+register("wda", Averaging, kind="wda")
+register("aligned_average", Averaging, kind="aligned")
+register("dr_svd", RandomizedSVD)

@@ -146,9 +146,12 @@ class Method(ABC):
     compared: ClassVar[tuple[Mapping[str, Any], ...]] = ()
 
     @property
-    @abstractmethod
     def name(self) -> str:
-        """The short form."""
+        """The short form that it is registered with."""
+        for name, form in REGISTRY.items():
+            if form.kind is type(self) and form.fits(self):
+                return name
+        return type(self).__name__
 
     @abstractmethod
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
@@ -243,6 +246,10 @@ class Form:
 
     kind: type[Method]
     fixed: Mapping[str, Any]
+
+    def fits(self, method: Method) -> bool:
+        """Whether a method has the options that are fixed."""
+        return all(getattr(method, name) == value for name, value in self.fixed.items())
 
     def options(self) -> dict[str, Field[Any]]:
         """Options that may be given, by name."""

@@ -25,8 +25,9 @@ from localpower.core.errors import (
 from localpower.core.linalg import fold
 from localpower.worker import wire
 from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.replies import Done
 from localpower.worker.shard import EngineBlock, LoadedBlock, Piece, Shard, is_sparse, is_stored
-from localpower.worker.tasks import Done, Task
+from localpower.worker.tasks import Task
 
 MAX_BYTES = 1 << 44  # of a message between processes of one user: only nonsense is refused
 KINDS = {

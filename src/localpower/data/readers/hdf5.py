@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from localpower.core.errors import DataError
 from localpower.data.blocks import Block, Options, block_rows, check_chunks, refusing_damage
 from localpower.data.readers.matrix import Columns, columns_of, matrix_blocks
-from localpower.worker.shard import Stored, check_compressed, stamp
+from localpower.worker.stored import Stored, check_compressed, stamp
 
 MOST_OBJECTS = 100_000
 MOST_LINKS = 16

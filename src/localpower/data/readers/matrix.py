@@ -13,14 +13,8 @@ import numpy as np
 from localpower.core.errors import DataError
 from localpower.data.blocks import Block, Options, block_rows, check_columns, choose, refuse_twins
 from localpower.data.spool import RowStorage
-from localpower.worker.shard import (
-    Stored,
-    StoredCSR,
-    check_compressed,
-    once,
-    stamp,
-    unmasked,
-)
+from localpower.worker.shard import once, unmasked
+from localpower.worker.stored import Stored, StoredCSR, check_compressed, stamp
 
 REMEDIES = {
     "c": "take the real part or stack real and imaginary columns",

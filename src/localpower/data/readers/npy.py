@@ -20,7 +20,7 @@ import numpy as np
 from localpower.core.errors import DataError
 from localpower.data.blocks import Options
 from localpower.data.spool import RowStorage
-from localpower.worker.shard import Stored, StoredCSR, check_compressed, stamp
+from localpower.worker.stored import Stored, StoredCSR, check_compressed, stamp
 
 MAX_HEADER = 10_000
 CHUNK = 1 << 22
