@@ -18,7 +18,7 @@ EPS = np.finfo(float).eps
 
 
 def with_options(method, **options):
-    """The text of a method with more options: ``with_options("dpi", width=4)`` is ``dpi:width=4``."""
+    """The text of a method with more options: of "dpi" and ``width=4``, "dpi:width=4"."""
     text = ",".join(f"{name}={value}" for name, value in options.items())
     return f"{method}{',' if ':' in method else ':'}{text}" if text else method
 
