@@ -378,7 +378,13 @@ def test_an_actor_killed_while_shards_are_placed_is_reported_and_healed(engine, 
 
 
 def test_a_run_goes_on_with_the_same_bits_when_an_actor_is_killed(engine):
-    options = {"steps": 2, "max_rounds": 4, "center": True, "workers": 10, "rng": 0}
+    options = {
+        "method": "local_power:steps=2",
+        "max_rounds": 4,
+        "center": True,
+        "workers": 10,
+        "rng": 0,
+    }
     reference = lp.svd(DENSE, 3, engine="inline", **options)
 
     def callback(record, state):
@@ -461,19 +467,20 @@ def children():
     return psutil.Process().children(recursive=True)
 
 A = np.random.default_rng(0).standard_normal((600, 20))
+METHOD = "local_power:steps=2"
 """
 
 LIFE = """
 import ray  # sets a variable of its own
 environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
 files = os.listdir(tempfile.gettempdir())
-reference = lp.svd(A, 3, engine="inline", workers=4, steps=2, max_rounds=2, rng=0)
+reference = lp.svd(A, 3, engine="inline", method=METHOD, workers=4, max_rounds=2, rng=0)
 engine = lp.connect("ray:2")
 with lp.connect("ray") as other:  # shares the cluster, and leaves it to the first
     assert other.size == engine.size == 2
 sockets = [s for p in (psutil.Process(), *children()) for s in p.net_connections()]
 print({s.laddr.ip.removeprefix("::ffff:") for s in sockets if s.status == "LISTEN"})
-result = lp.svd(A, 3, engine=engine, workers=4, steps=2, max_rounds=2, rng=0)
+result = lp.svd(A, 3, engine=engine, method=METHOD, workers=4, max_rounds=2, rng=0)
 assert result.components.tobytes() == reference.components.tobytes()
 started = children()
 assert len(started) > 3
@@ -492,7 +499,7 @@ def callback(record, state):
     if record.round == 2:
         print(*[child.pid for child in children()], flush=True)
 
-lp.svd(A, 3, steps=4, engine="ray:1", max_rounds=10**6, rng=0, callback=callback)
+lp.svd(A, 3, "local_power:steps=4", engine="ray:1", max_rounds=10**6, rng=0, callback=callback)
 """
 
 STARTING = """
@@ -516,7 +523,8 @@ def callback(record, state):
 with lp.connect("ray:2") as engine:
     first = ray.get_runtime_context().get_node_id()
     for _ in range(2):
-        result = lp.svd(A, 3, engine=engine, deadline=20, callback=callback, **how)
+        how["faults"] = lp.Faults(deadline=20)
+        result = lp.svd(A, 3, engine=engine, callback=callback, **how)
         assert result.components.tobytes() == reference.components.tobytes()
         callback = None
     assert ray.get_runtime_context().get_node_id() != first
