@@ -16,7 +16,7 @@ from localpower.api import svd
 from localpower.comparison import shown
 from localpower.data.blocks import Options
 from localpower.data.partition import PARTITIONS
-from localpower.methods import CERTIFIED, EXAMPLE, REGISTRY
+from localpower.methods import CERTIFIED, EXACT, EXAMPLE, REGISTRY
 from localpower.methods.scaling import SCALES
 from localpower.options import CERTAINTY, Budget, Faults
 from localpower.planning import FLOPS, NETWORKS, plan
@@ -233,7 +233,7 @@ def add_compare(commands: Any, run: Any) -> None:
         "compare",
         run,
         "run the methods on the same rows: a table and a picture",
-        f"compare rows.npy -k 5 --methods {CERTIFIED.name},{EXAMPLE.name} -o it.png",
+        f"compare rows.npy -k 5 --methods {CERTIFIED.name},{EXACT.name} -o it.png",
         usage="DATA [DATA ...] -k K [-o FILE] [options]",
     )
     add = command.add_argument
