@@ -362,7 +362,7 @@ def own_communicator():
     assert COMM.allreduce(1) == SIZE
 
 
-def exclusive():
+def alone():
     """Without mpiexec there is one rank, which is enough."""
     for method in METHODS:
         with lp.connect("mpi") as engine:
