@@ -22,9 +22,9 @@ from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.base import Engine
 from localpower.engines.inline import Inline
+from localpower.methods import leading_values
 from localpower.methods.base import EXTRA
 from localpower.methods.costs import SMALL, TYPICAL, Cost, Problem, costs, explain
-from localpower.methods.local_ritz import leading_values
 from localpower.methods.scaling import SCALES, columns, describe, prepare
 from localpower.worker.replies import unpacked
 from localpower.worker.shard import EngineBlock, Shard, cut

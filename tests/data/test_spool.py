@@ -186,7 +186,7 @@ def test_a_stream_larger_than_memory_goes_through_files_that_are_gone_after_the_
 
 
 def test_a_stream_in_files_gives_the_bits_of_the_stream_in_memory():
-    options = {"max_rounds": 2, "rng": 0, "workers": 4, "steps": 1}
+    options = {"max_rounds": 2, "rng": 0, "workers": 4, "method": "local_power:steps=1"}
     small, large = (lp.svd(stream(), 1, memory=m, **options) for m in ("16MiB", "1GiB"))
     assert small.run["kernels"] == large.run["kernels"] == {"products": 4}
     assert small.components.tobytes() == large.components.tobytes()
@@ -287,7 +287,7 @@ def test_a_run_takes_its_rows_from_the_cache(case):
     path, cache, _, parses = case
     if path.suffix == ".csv":
         path.write_text("".join(line.rsplit(",", 1)[0] + "\n" for line in CSV.splitlines()))
-    results = [lp.svd(path, 1, cache=cache, rng=0) for _ in range(2)]
+    results = [lp.svd(lp.read(path, cache=cache), 1, rng=0) for _ in range(2)]
     assert len(parses) == 1
     assert results[0].components.tobytes() == results[1].components.tobytes()
     assert results[0].components.tobytes() == lp.svd(path, 1, rng=0).components.tobytes()

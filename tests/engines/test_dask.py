@@ -536,7 +536,7 @@ def callback(record, state):
 if __name__ == "__main__":
     engine = lp.connect("dask:2")
     A = np.random.default_rng(0).standard_normal((2000, 50))
-    lp.svd(A, 3, steps=4, engine=engine, max_rounds=10**6, rng=0, callback=callback)
+    lp.svd(A, 3, "local_power:steps=4", engine=engine, max_rounds=10**6, rng=0, callback=callback)
 """
 
 

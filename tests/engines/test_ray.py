@@ -379,7 +379,13 @@ def test_an_actor_killed_while_shards_are_placed_is_reported_and_healed(engine, 
 
 
 def test_a_run_goes_on_with_the_same_bits_when_an_actor_is_killed(engine):
-    options = {"steps": 2, "max_rounds": 4, "center": True, "workers": 10, "rng": 0}
+    options = {
+        "method": "local_power:steps=2",
+        "max_rounds": 4,
+        "center": True,
+        "workers": 10,
+        "rng": 0,
+    }
     reference = lp.svd(DENSE, 3, engine="inline", **options)
 
     def callback(record, state):
@@ -468,20 +474,21 @@ def of_each(process, look):
         return ()
 
 A = np.random.default_rng(0).standard_normal((600, 20))
+METHOD = "local_power:steps=2"
 """
 
 LIFE = """
 import ray  # sets a variable of its own
 environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
 files = os.listdir(tempfile.gettempdir())
-reference = lp.svd(A, 3, engine="inline", workers=4, steps=2, max_rounds=2, rng=0)
+reference = lp.svd(A, 3, engine="inline", method=METHOD, workers=4, max_rounds=2, rng=0)
 engine = lp.connect("ray:2")
 with lp.connect("ray") as other:  # shares the cluster, and leaves it to the first
     assert other.size == engine.size == 2
 every = psutil.Process(), *children()
 sockets = [s for p in every for s in of_each(p, psutil.Process.net_connections)]
 print({s.laddr.ip.removeprefix("::ffff:") for s in sockets if s.status == "LISTEN"})
-result = lp.svd(A, 3, engine=engine, workers=4, steps=2, max_rounds=2, rng=0)
+result = lp.svd(A, 3, engine=engine, method=METHOD, workers=4, max_rounds=2, rng=0)
 assert result.components.tobytes() == reference.components.tobytes()
 started = children()
 assert len(started) > 3
@@ -500,7 +507,7 @@ def callback(record, state):
     if record.round == 2:
         print(*[child.pid for child in children()], flush=True)
 
-lp.svd(A, 3, steps=4, engine="ray:1", max_rounds=10**6, rng=0, callback=callback)
+lp.svd(A, 3, "local_power:steps=4", engine="ray:1", max_rounds=10**6, rng=0, callback=callback)
 """
 
 STARTING = """
@@ -529,7 +536,7 @@ with lp.connect("ray:2") as engine:
 
         first = ray.get_runtime_context().get_node_id()
         for then in (callback, None):
-            result = lp.svd(A, 3, engine=engine, deadline=60, callback=then, **how)
+            result = lp.svd(A, 3, engine=engine, faults=lp.Faults(deadline=60), callback=then, **how)
             assert result.components.tobytes() == reference.components.tobytes()
         assert ray.get_runtime_context().get_node_id() != first
 assert not psutil.wait_procs(children(), timeout=10)[1]

@@ -365,7 +365,7 @@ def same(a, b):
 def callback(record, state):
     if record.round == 2 and sys.argv[1] == "deadly":
         java().kill()
-options = dict(steps=2, workers=2, max_rounds=3, center=True, rng=0)
+options = dict(method="local_power:steps=2", workers=2, max_rounds=3, center=True, rng=0)
 reference = lp.svd(A, 2, engine="inline", **options)
 with lp.connect("spark:2") as engine:
     ports = [c.laddr.ip for p in psutil.Process().children(recursive=True)
@@ -374,7 +374,7 @@ with lp.connect("spark:2") as engine:
     result = lp.svd(A, 2, engine=engine, callback=callback, **options)
     assert same(reference, result)
     print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
-    lp.svd(A, 2, engine=engine, steps=10**9, workers=2, rng=0)
+    lp.svd(A, 2, lp.LocalPower(steps=10**9), engine=engine, workers=2, rng=0)
 """
 
 
