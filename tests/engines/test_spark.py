@@ -313,11 +313,9 @@ def test_a_reply_that_does_not_come_is_late(engine):
     place(engine)
     list(engine.map(CENTRED))
     engine.deadline = 1.0
-    start = time.monotonic()
     try:
         with pytest.raises(lp.WorkerLate, match="deadline of 1 seconds"):
             list(engine.map(Sleep()))
-        assert time.monotonic() - start < 10
     finally:
         engine.deadline = None
     engine.heal([0, 1])

@@ -19,11 +19,11 @@ import numpy as np
 
 from localpower.core.errors import DataError, EngineError, WorkerLate
 from localpower.core.machine import available
+from localpower.engines import mpi_link
 from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.cluster import ClusterEngine, grouped
 from localpower.engines.mpi_link import MPI, Ask, GivenUp, Hold, Joined, Left, Link, Over, Serving
-from localpower.engines.mpi_sums import adds_up, summed, wide
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.replies import Done
 from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, is_stored
@@ -120,7 +120,7 @@ class Mpi(ClusterEngine):
     def sum(self, task: Task[R]) -> R:
         if self.size == 1:
             return Engine.sum(self, task)
-        if self.order != "native" or not adds_up(task):
+        if self.order != "native" or not mpi_link.adds_up(task):
             return super().sum(task)
         self._note(task, self.numbers())
         run = self._ask(task, self.numbers(), "native")
@@ -398,7 +398,7 @@ class Mpi(ClusterEngine):
         link, numbers = self._link, sorted(self._host.numbers())
         reply = self._host.add([self._host.run(n, task(n)) for n in numbers]) if numbers else None
         failed = isinstance(reply, Failure)
-        sums, counts = wide(None if failed else reply)
+        sums, counts = mpi_link.wide(None if failed else reply)
         sizes = [A.size for A in sums.values()]
         state = np.array([failed, *sizes, *(MOST - len(sizes)) * [0]], np.int64)
         link.broken = "a sum was given up while ranks were adding; start the job again"
@@ -416,7 +416,7 @@ class Mpi(ClusterEngine):
         return (
             self._reply(MPI.ANY_SOURCE, deadline)
             if state[0]
-            else summed(reply, task(0), sums, counts)
+            else mpi_link.summed(reply, task(0), sums, counts)
         )
 
 

@@ -13,14 +13,18 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from localpower.core.errors import EngineError, WorkerLate, WorkerLost
-from localpower.worker import wire
+from localpower.core.ledger import arrays
+from localpower.core.linalg import Array
+from localpower.core.rounding import from_wire
+from localpower.worker import tasks, wire
 from localpower.worker.host import MAX_BYTES
+from localpower.worker.replies import MeasuredReply
 from localpower.worker.shard import Shard
 from localpower.worker.tasks import Task
 
@@ -37,6 +41,7 @@ ARRAYS = 10  # added to the tag of a message, for its arrays
 CHUNK = 1 << 30  # bytes of an array that are sent at once: counts of 32 bits are enough
 LOOKS = 16  # at what one waits for, before others get the processor
 SPIN, NAP = 5e-3, 2e-3  # seconds that one looks without a pause, and sleeps at most
+WEIGHTS = ("words", "size", "read", "count")  # what replies are measured by
 AHEAD = 2  # messages that a rank has under way before it works on
 
 
@@ -314,3 +319,32 @@ def _chunks(arrays: Iterable[Any]) -> Iterator[Any]:
     for array in arrays:
         for at in range(0, len(array), CHUNK):
             yield array[at : at + CHUNK]
+
+
+# Replies as plain arrays, for the reduction of the MPI library.
+
+
+def adds_up(task: Task[Any]) -> bool:
+    """Whether the replies are arrays of which nothing but the sum is wanted."""
+    inner = task.task if isinstance(task, tasks.Measure) else task
+    inner = inner.for_shard(0)
+    plain = isinstance(
+        inner, tasks.PowerSteps | tasks.ProjectRows | tasks.Refine | tasks.GramTriangle
+    )
+    return plain and not getattr(inner, "send_basis", False)
+
+
+def wide(reply: Any) -> tuple[dict[str, Array], Any]:
+    """Arrays of a reply in float64, to be added in place, and what it weighs."""
+    content = getattr(reply, "content", reply)
+    found = [] if reply is None else arrays(content)
+    floats = {name: np.require(from_wire(A), requirements="W") for name, A in found}
+    return floats, np.array([getattr(reply, name, 0) for name in WEIGHTS], np.int64)
+
+
+def summed(reply: Any, task: Any, sums: dict[str, Array], counts: Any) -> Any:
+    """Put sums in the place of what a reply to a task has."""
+    if not isinstance(reply, MeasuredReply):
+        return replace(reply, **sums)
+    weights = dict(zip(WEIGHTS, counts.tolist(), strict=True))
+    return replace(reply, content=replace(reply.content, **sums), key=task.key, **weights)
