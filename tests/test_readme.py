@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from localpower.cli.commands import _parser, main
+from localpower.cli.commands import main, make_parser
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -60,7 +60,7 @@ def parsers(parser, name="localpower"):
 
 
 @pytest.mark.parametrize(
-    ("name", "parser"), [*parsers(_parser())], ids=lambda it: it if isinstance(it, str) else ""
+    ("name", "parser"), [*parsers(make_parser())], ids=lambda it: it if isinstance(it, str) else ""
 )
 def test_the_help_of_every_command_fits_a_screen_and_starts_with_an_example(
     name, parser, monkeypatch
