@@ -27,7 +27,7 @@ project = "localpower"
 author = "The localpower developers"
 version = release = localpower.__version__
 extensions = [
-    "mystmake_parser",
+    "myst_parser",
     "sphinx.ext.autodoc",
     "numpydoc",
     "sphinx_copybutton",
