@@ -5,6 +5,7 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
+import browser
 import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
@@ -22,6 +23,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a script run
 def _one_blas_thread():
     with threadpool_limits(1, user_api="blas"):
         yield
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """One browser for all tests of pages."""
+    with browser.browser() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

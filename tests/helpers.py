@@ -17,6 +17,22 @@ ITERATED = [*METHODS[:3], "local_ritz", "block_krylov", "block_lanczos"]  # thes
 EPS = np.finfo(float).eps
 
 
+def with_options(method, **options):
+    """The text of a method with more options: of "dpi" and width=4, "dpi:width=4"."""
+    text = ",".join(f"{name}={value}" for name, value in options.items())
+    return f"{method}{',' if ':' in method else ':'}{text}" if text else method
+
+
+OWN = ("steps", "schedule", "align", "align_at", "proposal", "start", "width", "wire")
+
+
+def spelled(options):
+    """Arguments of `svd`, from a dictionary in which options of the method stand among them."""
+    own = {name: options[name] for name in OWN if name in options}
+    rest = {name: value for name, value in options.items() if name not in OWN}
+    return rest | {"method": with_options(rest.get("method", "auto"), **own)}
+
+
 def with_spectrum(rows, singular_values, seed=0):
     """A dense matrix with the given singular values and random singular vectors."""
     rng = np.random.default_rng(seed)

@@ -77,7 +77,7 @@ def bad(value, row=7, column=2):
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array, sp.csc_matrix, np.float32])
 def test_values_that_are_not_finite_are_found_where_they_stand(engine, value, shuffle, form):
     with pytest.raises(lp.DataError, match=r"NaN or infinity in data, row 7, column 2"):
-        lp.svd(form(bad(value)), 2, workers=3, shuffle=shuffle, engine=engine, rng=0)
+        lp.svd(form(bad(value)), 2, workers=3, partition="shuffled", engine=engine, rng=0)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,6 @@ def test_the_users_arrays_are_left_alone():
     X, S = A.copy(), sp.csr_array(A)
     before = S.copy()
     for data in (X, S):
-        lp.pca(data, 2, scale="std", shuffle=True, workers=3, rng=0)
+        lp.pca(data, 2, scale="std", partition="shuffled", workers=3, rng=0)
     assert (X == A).all()
     assert (S.toarray() == before.toarray()).all()

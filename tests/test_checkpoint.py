@@ -317,19 +317,25 @@ def no_data(number):
 )
 def test_a_schedule_that_cannot_be_compared_is_refused_before_any_work(tmp_path, schedule):
     with pytest.raises(ValueError, match=r"schedule=.* checkpoint= needs: give a name such as"):
-        lp.svd(no_data, 3, workers=2, schedule=schedule, checkpoint=tmp_path / "run.ck")
+        lp.svd(
+            no_data,
+            3,
+            workers=2,
+            method=lp.LocalPower(schedule=schedule),
+            checkpoint=tmp_path / "run.ck",
+        )
     assert os.listdir(tmp_path) == []
 
 
 def test_times_are_compared_as_the_set_that_they_are(tmp_path):
     path = tmp_path / "run.ck"
     times = [{0, 2, 4, 6, 8}, [8, 6, 4, 2], range(0, 10, 2), np.arange(0, 10, 2)]
-    whole = fit(None, schedule=times[0])
+    whole = fit(None, method=lp.LocalPower(schedule=times[0]))
     assert len(whole.history) == 4
     for number, given in enumerate(times):
-        fit(path, schedule=times[number - 1], callback=after(2))
+        fit(path, method=lp.LocalPower(schedule=times[number - 1]), callback=after(2))
         assert same_run(fit(path, schedule=given, resume=True), whole)
-    fit(path, schedule=times[0], max_rounds=2)
+    fit(path, method=lp.LocalPower(schedule=times[0]), max_rounds=2)
     with pytest.raises(lp.DataError, match="with other schedule;"):
         fit(path, schedule={0, 2, 4, 6, 9}, resume=True)
 
@@ -460,7 +466,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(
 ):
     path = place(tmp_path)
     with pytest.raises(lp.DataError, match=message) as caught:
-        lp.svd(no_data, 3, workers=2, checkpoint=path, resume=resume)
+        lp.svd(no_data, 3, workers=2, checkpoint=lp.Checkpoint(path, resume=resume))
     assert f"checkpoint={os.fspath(path)!r} cannot be used" in str(caught.value)
 
 
@@ -494,7 +500,9 @@ def test_a_place_without_room_is_refused_at_the_start_or_with_the_old_file_intac
     assert path.exists() == (not none)
     if not none:
         X = np.random.default_rng(0).standard_normal((400, 250))
-        again = lp.svd(X, 3, workers=4, rng=0, checkpoint=path, method="dpi", resume=True)
+        again = lp.svd(
+            X, 3, workers=4, rng=0, checkpoint=lp.Checkpoint(path, resume=True), method="dpi"
+        )
         assert len(again.history) == 30
     assert os.listdir(tmp_path) == [] if none else ["run.ck"]
 
@@ -592,7 +600,7 @@ def test_a_run_that_lost_a_shard_is_never_kept_and_a_later_one_does_not_rest_on_
 
     path = tmp_path / "run.ck"
     with pytest.warns(lp.DegradedWarning):
-        lost = fit(path, engine=Losing(), on_loss="degrade", retries=0, **how)
+        lost = fit(path, engine=Losing(), faults=lp.Faults(retries=0, on_loss="degrade"), **how)
     assert (lost.reason, lost.converged) == ("degraded", False)
     assert lost.history[-1].angle <= how["tol"]  # of what is left
     assert path.exists() == (rounds > 0)

@@ -51,7 +51,9 @@ def test_fit_inspect_transform(rows, tmp_path):
     out = command("fit", rows, *options, "-o", model, "--max-rounds", 9)
     assert out.returncode == 0, out.stderr
     assert len(re.findall(r"^ +\d+ +2 +\d", out.stdout, re.MULTILINE)) == 9
-    expected = lp.svd(A, 3, workers=4, steps=2, center=True, rng=0, max_rounds=9)
+    expected = lp.svd(
+        A, 3, workers=4, method="local_power:steps=2", center=True, rng=0, max_rounds=9
+    )
     result = lp.Result.load(model)
     assert np.array_equal(result.components, expected.components)
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser import browser, faint, opened, overflowing
+from browser import faint, opened, overflowing
 from test_examples import EXAMPLES, PICTURES
 
 import localpower as lp
@@ -164,24 +164,23 @@ def test_every_public_name_is_in_the_reference(site):
     assert names - targets == set()
 
 
-def test_pages_read_well_without_a_network(site):
+def test_pages_read_well_without_a_network(site, chromium):
     pages = [page for page in site.rglob("*.html") if page.name != "reproduction.html"]
     assert len(pages) > len(PAGES)
     found = {}
-    with browser() as chromium:
-        for width, dark in ((375, False), (1440, True)):
-            with opened(chromium, pages[0], width, dark=dark) as page:
-                for path in pages:
-                    page.goto(path.as_uri())
-                    heights = page.evaluate(FORMULAS)
-                    small = [f"a formula {height} high" for height in heights if height < 5]
-                    wrong = [*page.problems, *overflowing(page), *faint(page), *small]
-                    if wrong:
-                        found[path.name, width, dark] = wrong
-                    page.problems.clear()
-                page.goto(f"{(site / 'search.html').as_uri()}?q=certificate")
-                page.wait_for_selector("ul.search li")
-                found |= {"search": page.problems} if page.problems else {}
+    for width, dark in ((375, False), (1440, True)):
+        with opened(chromium, pages[0], width, dark=dark) as page:
+            for path in pages:
+                page.goto(path.as_uri())
+                heights = page.evaluate(FORMULAS)
+                small = [f"a formula {height} high" for height in heights if height < 5]
+                wrong = [*page.problems, *overflowing(page), *faint(page), *small]
+                if wrong:
+                    found[path.name, width, dark] = wrong
+                page.problems.clear()
+            page.goto(f"{(site / 'search.html').as_uri()}?q=certificate")
+            page.wait_for_selector("ul.search li")
+            found |= {"search": page.problems} if page.problems else {}
     assert found == {}
 
 

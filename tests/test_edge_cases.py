@@ -124,7 +124,13 @@ def test_shards_of_very_unequal_weight(options):
 @pytest.mark.parametrize("align_at", ["server", "worker"])
 def test_orthogonal_shards_never_give_nan(align, align_at):
     blocks = [np.eye(8)[:4] * 3, np.eye(8)[4:] * 2]
-    r = lp.svd(blocks, 4, steps=3, align=align, align_at=align_at, max_rounds=20, rng=0)
+    r = lp.svd(
+        blocks,
+        4,
+        method=f"local_power:steps=3,align={align},align_at={align_at}",
+        max_rounds=20,
+        rng=0,
+    )
     check(blocks, r, exact=False)
 
 

@@ -115,7 +115,7 @@ def test_frames_keep_their_names():
 def test_defaults_clone_pickle_and_pipelines():
     assert lp.PCA().fit(X).n_components_ == 10
     assert lp.TruncatedSVD().fit(X).n_components_ == 2
-    model = lp.PCA(3, align="signs", random_state=0).fit(X)
+    model = lp.PCA(3, method="local_power:align=signs", random_state=0).fit(X)
     again = pickle.loads(pickle.dumps(model))
     assert np.array_equal(again.transform(X), model.transform(X))
     assert clone(model).get_params() == model.get_params()
@@ -163,7 +163,9 @@ def test_the_account_is_exposed():
 
 def test_digits():
     digits = load_digits().data
-    model = lp.PCA(5, schedule="halving", max_rounds=60, workers=8, random_state=0).fit(digits)
+    model = lp.PCA(
+        5, method="local_power:schedule=halving", max_rounds=60, workers=8, random_state=0
+    ).fit(digits)
     theirs = sklearn.decomposition.PCA(5, svd_solver="full").fit(digits)
     assert lp.subspace_distance(model.components_.T, theirs.components_.T) < 1e-2
     assert np.allclose(model.explained_variance_, theirs.explained_variance_, rtol=1e-3)

@@ -53,7 +53,9 @@ def spreads(width, shards=M):
 def test_rounds_of_local_power(engine, itemsize, options, up_per_round):
     blocks = [block.astype(f"f{itemsize}") for block in BLOCKS]
     options = options if "method" in options else {"steps": 4} | options
-    ledger = lp.svd(blocks, K, width=R, max_rounds=6, engine=engine, rng=0, **options).ledger
+    ledger = lp.svd(
+        blocks, K, method=f"auto:width={R}", max_rounds=6, engine=engine, rng=0, **options
+    ).ledger
     iterate = ledger.phase("iterate")
     assert iterate.rounds == 6
     assert iterate.messages == 6 * 2 * M
@@ -68,20 +70,22 @@ def test_rounds_of_local_power(engine, itemsize, options, up_per_round):
 
 def test_aligning_at_the_worker_uploads_half():
     uploads = {
-        where: lp.svd(BLOCKS, K, align_at=where, rng=0).ledger.phase("iterate").bytes_up
+        where: lp.svd(BLOCKS, K, method=f"local_power:align_at={where}", rng=0)
+        .ledger.phase("iterate")
+        .bytes_up
         for where in ("server", "worker")
     }
     assert 2 * uploads["worker"] == uploads["server"]
 
 
 def test_decayed_rounds_of_one_step_send_no_basis():
-    result = lp.svd(BLOCKS, K, steps=4, schedule="halving", max_rounds=5, rng=0)
+    result = lp.svd(BLOCKS, K, method="local_power:steps=4,schedule=halving", max_rounds=5, rng=0)
     per_round = [record.bytes_up for record in result.history]
     assert per_round == [8 * M * D * K * copies for copies in (2, 2, 1, 1, 1)]
 
 
 def test_one_shot_moves_one_round():
-    ledger = lp.svd(BLOCKS, K, method="one_shot", steps=50, rng=0).ledger
+    ledger = lp.svd(BLOCKS, K, method="one_shot:steps=50", rng=0).ledger
     assert words(ledger, "iterate") == (M * D * K, 2 * M * D * K)
 
 
@@ -131,7 +135,9 @@ def test_set_up_is_two_small_rounds(options, down, up):
 
 
 def test_left_vectors_are_one_more_round():
-    ledger = lp.svd(BLOCKS, K, method="dpi", width=R, return_u=True, rng=0).ledger.phase("factors")
+    ledger = lp.svd(BLOCKS, K, method=f"dpi:width={R}", return_u=True, rng=0).ledger.phase(
+        "factors"
+    )
     assert ledger.rounds == 2
     left = ledger.records[1]
     assert left.words_down == M * D * R + sum(min(s, R) for s in SIZES) * K

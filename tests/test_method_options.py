@@ -48,7 +48,7 @@ def test_a_certainty_that_is_none_is_named(certainty):
 @pytest.mark.parametrize("start", ["warm", "random:5", "merged:", "merged:x", 3])
 def test_a_start_that_is_none_is_named(start):
     with pytest.raises(ValueError, match=r"start=.* is not known: take one of merged, random"):
-        lp.svd(A, 2, method="local_ritz", start=start)
+        lp.svd(A, 2, method=f"local_ritz:start={start}")
 
 
 def test_a_wider_merged_start_sends_more_and_proves_more():
@@ -57,7 +57,7 @@ def test_a_wider_merged_start_sends_more_and_proves_more():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lp.ConvergenceWarning)
         narrow = lp.svd(X, 3, certainty="proven", **options)
-    wide = lp.svd(X, 3, start="merged:190", certainty="proven", **options)
+    wide = lp.svd(X, 3, method="local_ritz:start=merged:190", certainty="proven", **options)
     words = [r.ledger.phase("iterate").records[0].words_up for r in (narrow, wide)]
     assert words == [4 * 200 * 24, 4 * 200 * 150]  # of a shard with 150 rows
     assert (narrow.converged, wide.converged, wide.certificate.proven) == (False, True, True)

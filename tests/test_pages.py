@@ -8,8 +8,8 @@ from helpers import with_spectrum
 
 import localpower as lp
 from localpower.core.errors import WorkerLost
+from localpower.core.text import duration, size
 from localpower.engines.inline import Inline
-from localpower.show.summary import TIMES, UNITS, quantity
 
 A = with_spectrum(300, 0.8 ** np.arange(12), seed=3)
 TAIL = with_spectrum(400, np.r_[3, 2.5, 2.2, np.linspace(1, 0.8, 97)], seed=5)
@@ -31,12 +31,20 @@ class Broken(Inline):
 
 def degraded():
     with pytest.warns(lp.DegradedWarning):
-        return lp.svd(A, 3, method="dpi", workers=4, engine=Broken(), on_loss="degrade", rng=0)
+        return lp.svd(
+            A,
+            3,
+            method="dpi",
+            workers=4,
+            engine=Broken(),
+            faults=lp.Faults(on_loss="degrade"),
+            rng=0,
+        )
 
 
 def stopped():
     with pytest.warns(lp.ConvergenceWarning):
-        return lp.svd(A, 3, steps=4, tol=1e-12, max_rounds=6, workers=4, rng=0)
+        return lp.svd(A, 3, method="local_power:steps=4", tol=1e-12, max_rounds=6, workers=4, rng=0)
 
 
 def unsure():
@@ -61,12 +69,6 @@ RUNS = {
     "images": (lambda: lp.pca(PIXELS, 10, workers=3, rng=0), PIXELS),
     "no data": (lambda: lp.svd(A, 12, method="dpi", tol=1e-8, max_rounds=500, rng=0), None),
 }
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +151,7 @@ def test_the_switch_changes_what_errors_are_drawn_against(chromium, pages):
                 assert page.locator(f".panel.{other}").is_visible() == (other == name)
             page.locator(MARK.format(name)).last.hover()
             said = page.locator("#tip").inner_text()
-            assert f"{quantity(moved, UNITS)} moved, {quantity(spent, TIMES)}" in said
+            assert f"{size(moved)} moved, {duration(spent)}" in said
         assert browser.overflowing(page) == []
         assert page.problems == []
 

@@ -46,7 +46,9 @@ def test_methods_with_known_counts_cost_what_the_ledger_says(method, dtype, how)
 @pytest.mark.parametrize("method", ["dpi", "block_krylov", "local_ritz"])
 def test_rounds_that_are_run_cost_what_was_predicted_for_so_many(method):
     row = lp.plan(A, K, workers=M, tol=1e-6)[method]
-    result = lp.svd(A, K, method=method, workers=M, tol=0.0, width=8, max_rounds=row.rounds, rng=0)
+    result = lp.svd(
+        A, K, method=f"{method}:width=8", workers=M, tol=0.0, max_rounds=row.rounds, rng=0
+    )
     predicted, ledger = row.ledger.phase("iterate"), result.ledger.phase("iterate")
     assert (predicted.rounds, predicted.hops) == (ledger.rounds, ledger.hops)
     assert account(lp.Ledger(predicted.records[:2])) == account(lp.Ledger(ledger.records[:2]))
@@ -343,7 +345,7 @@ def test_rounded_messages_lose_nothing(rows, wire, method, engine):
     if method == "local_power":
         options["schedule"] = "halving"
     plain = lp.svd(rows, 5, engine=engine, **options)
-    result = lp.svd(rows, 5, engine=engine, wire=wire, **options)
+    result = lp.svd(rows, 5, engine=engine, method=f"auto:wire={wire}", **options)
     assert result.converged
     assert lp.subspace_distance(truth, result.components.T) <= 1e-8
     assert result.history[-1].angle <= 1e-8
@@ -360,7 +362,14 @@ def test_rounded_messages_lose_nothing(rows, wire, method, engine):
 def test_rounded_proposals(rows, proposal):
     truth = np.linalg.svd(rows, full_matrices=False)[2][:5].T
     for wire in ("float32", "bfloat16"):
-        result = lp.svd(rows, 5, proposal=proposal, tol=1e-8, wire=wire, workers=8, rng=0)
+        result = lp.svd(
+            rows,
+            5,
+            method=f"local_ritz:proposal={proposal},wire={wire}",
+            tol=1e-8,
+            workers=8,
+            rng=0,
+        )
         assert result.converged
         assert lp.subspace_distance(truth, result.components.T) <= 1e-8
 
@@ -373,7 +382,7 @@ def test_a_run_with_rounded_messages_resumes(rows, tmp_path):
         path = tmp_path / method
         stop = {"callback": lambda record, _: record.round == 4}
         lp.svd(rows, 5, checkpoint=path, **options, **stop)
-        again = lp.svd(rows, 5, checkpoint=path, resume=True, **options)
+        again = lp.svd(rows, 5, checkpoint=lp.Checkpoint(path, resume=True), **options)
         assert again.components.tobytes() == whole.components.tobytes()
         assert again.ledger.phase("iterate") == whole.ledger.phase("iterate")
 
@@ -381,7 +390,7 @@ def test_a_run_with_rounded_messages_resumes(rows, tmp_path):
 def test_float32_rows_send_float32_anyway(rows):
     X = rows.astype(np.float32)
     a, b = (
-        lp.svd(X, 5, method="local_ritz", tol=1e-3, wire=wire, workers=4, rng=0)
+        lp.svd(X, 5, method=f"local_ritz:wire={wire}", tol=1e-3, workers=4, rng=0)
         for wire in ("float64", "float32")
     )
     assert a.ledger == b.ledger
@@ -391,8 +400,8 @@ def test_exact_methods_are_not_rounded():
     with pytest.raises(
         ValueError, match=r"wire='float32' means nothing to method='gram'.*local_ritz"
     ):
-        lp.svd(A, K, method="gram", wire="float32")
+        lp.svd(A, K, method="gram:wire=float32")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = lp.svd(A, K, wire="float32", workers=M, rng=0)
+        result = lp.svd(A, K, method="auto:wire=float32", workers=M, rng=0)
     assert result.run["method"] in ("local_ritz", "block_krylov")

@@ -134,7 +134,7 @@ def test_drawing_is_throttled(monkeypatch):
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     with terminal() as (stream, shown):
         monkeypatch.setattr(sys, "stderr", stream)
-        result = lp.svd(A, 2, method="dpi", max_rounds=10**6, max_seconds=0.5)
+        result = lp.svd(A, 2, method="dpi", max_rounds=10**6, budget=lp.Budget(seconds=0.5))
         frames = FRAME.findall(shown())
     assert len(result.history) > 100
     assert len(frames) < 10

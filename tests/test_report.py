@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import ENGINES, METHODS, same_bits, with_spectrum
+from hypothesis import given
+from hypothesis import strategies as st
 
 import localpower as lp
 from localpower.cli import commands as cli
@@ -17,7 +19,10 @@ from localpower.engines.inline import Inline
 from localpower.engines.ledgered import KEPT, Ledgered
 from localpower.engines.retrying import Retrying
 from localpower.show import report
+from localpower.show import rows as rows_of_runs
 from localpower.show import summary as overview
+from localpower.show.chart import linear, logarithmic
+from localpower.show.rows import look
 from localpower.worker.tasks import SLOWEST, Describe, Done, MeasuredReply, Product
 from localpower.worker.wire import encode
 
@@ -42,7 +47,7 @@ def plain_etas(shards):
 def test_differences_of_shards_are_those_of_the_definition(center):
     result = lp.svd(A, 3, workers=5, center=center, scale="max", rng=0)
     rows = (A - (A.mean(axis=0) if center else 0)) / np.abs(A).max(axis=0)
-    found = overview.look(result, A).unlike
+    found = look(result, A).unlike
     assert np.allclose(found.etas, plain_etas(np.array_split(rows, 5)), rtol=1e-8)
     assert found.error == 0
     assert found.farthest == np.argmax(found.etas)
@@ -62,7 +67,7 @@ def test_rows_are_cut_as_the_run_cut_them(how):
             seen.extend(np.vstack(list(shard.blocks())) for shard in shards)
 
     result = lp.svd(data, 2, engine=Seen(), partition=how, workers=3, rng=7)
-    assert np.allclose(overview.look(result, data).unlike.etas, plain_etas(seen), rtol=1e-8)
+    assert np.allclose(look(result, data).unlike.etas, plain_etas(seen), rtol=1e-8)
 
 
 def test_estimates_of_many_columns_are_as_near_as_they_say(monkeypatch):
@@ -70,9 +75,9 @@ def test_estimates_of_many_columns_are_as_near_as_they_say(monkeypatch):
     rows = rng.standard_normal((400, 40)) * 0.6 ** np.arange(40)
     rows[350:] += 3 * rng.standard_normal(40)
     result = lp.pca(rows, 6, workers=8, rng=0)
-    exact = overview.look(result, rows).unlike.etas
-    monkeypatch.setattr(overview, "EXACT_COLUMNS", 10)
-    found = overview.look(result, rows).unlike
+    exact = look(result, rows).unlike.etas
+    monkeypatch.setattr(rows_of_runs, "EXACT_COLUMNS", 10)
+    found = look(result, rows).unlike
     assert 0 < found.error < 0.1
     assert np.abs(found.etas - exact).max() <= found.error + 0.02
     assert found.farthest == 7
@@ -82,9 +87,9 @@ def test_estimates_of_many_columns_are_as_near_as_they_say(monkeypatch):
 
 def test_what_cannot_be_known_is_said():
     result = lp.svd(A, 2, workers=3, partition="shuffled", rng=np.random.default_rng(0))
-    assert "generator" in overview.look(result, A).unlike
-    assert "the run had 300" in overview.look(result, A[:99]).unlike
-    assert "data=data" in overview.look(result).unlike
+    assert "generator" in look(result, A).unlike
+    assert "the run had 300" in look(result, A[:99]).unlike
+    assert "data=data" in look(result).unlike
     assert "return_u=True" in report.page(result)
     with pytest.raises(ValueError, match="data has 5 columns where the model has 12"):
         result.report("page.html", A[:, :5])
@@ -93,7 +98,7 @@ def test_what_cannot_be_known_is_said():
 def test_rows_without_columns_to_spare_and_shards_without_rows_are_fine(tmp_path):
     shards = [A[:100], A[:0], A[100:]]
     result = lp.svd(shards, 12, rng=0, return_u=True)
-    assert np.isnan(overview.look(result, shards).unlike.etas[1])
+    assert np.isnan(look(result, shards).unlike.etas[1])
     result.report(tmp_path / "page.html", shards)
     zero = lp.svd(np.zeros((20, 4)), 1, rng=0)
     zero.report(tmp_path / "page.html", np.zeros((20, 4)))
@@ -103,10 +108,10 @@ def test_rows_without_columns_to_spare_and_shards_without_rows_are_fine(tmp_path
 
 
 def test_scores_are_drawn_evenly_and_agree_with_the_left_vectors(monkeypatch):
-    monkeypatch.setattr(overview, "MOST_POINTS", 50)
+    monkeypatch.setattr(rows_of_runs, "MOST_POINTS", 50)
     result = lp.pca(A, 3, workers=4, rng=0, return_u=True)
     some = np.round(np.linspace(0, 299, 50)).astype(int)
-    from_data, from_left = overview.look(result, A).scores, overview.look(result).scores
+    from_data, from_left = look(result, A).scores, look(result).scores
     assert np.allclose(from_data.points, result.transform(A)[some, :2])
     assert np.allclose(from_data.points, from_left.points)
     assert "50, evenly drawn, of 300 rows" in report.page(result, A)
@@ -235,7 +240,9 @@ def test_every_method_has_a_page(method):
 
 def test_a_run_that_did_not_converge_says_what_to_change():
     with pytest.warns(lp.ConvergenceWarning):
-        result = lp.svd(A, 3, steps=4, tol=1e-12, max_rounds=3, workers=4, rng=0)
+        result = lp.svd(
+            A, 3, method="local_power:steps=4", tol=1e-12, max_rounds=3, workers=4, rng=0
+        )
     found = overview.verdict(result)
     assert (found.mood, found.title) == ("poor", "Not converged")
     assert "max_rounds" in found.advice
@@ -296,7 +303,7 @@ def test_columns_are_images_only_where_nothing_speaks_against_it():
 
 def test_pages_are_written_where_they_can_be(tmp_path):
     result = lp.svd(A, 2, rng=0)
-    with pytest.raises(ValueError, match=r"\.html; give such a name"):
+    with pytest.raises(ValueError, match=r"\.html or \.htm; give such a name"):
         result.report(tmp_path / "page.pdf")
     with pytest.raises(ValueError, match="make it first"):
         result.report(tmp_path / "none" / "page.html")
@@ -356,3 +363,27 @@ def test_help_starts_with_an_example_and_fits_a_screen(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert any("localpower report model -o run.html" in line for line in lines[:4])
     assert len(lines) <= 24
+
+
+# Axes
+
+
+@given(st.lists(st.floats(1e-30, 1e30), min_size=1, max_size=5), st.booleans())
+def test_a_logarithmic_axis_has_room_for_its_values_and_a_few_true_labels(values, tight):
+    axis = logarithmic(values, "", tight=tight)
+    assert axis.low <= min(values) * (1 + 1e-6)
+    assert axis.high * 1.13 >= max(values)
+    assert 2 <= len(axis.ticks) <= 10
+    for place, label in axis.ticks:
+        assert axis.low <= place <= axis.high
+        assert float(label) == pytest.approx(place)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1, 1e9))
+def test_a_linear_axis_has_round_numbers_within_its_limits(low, span):
+    axis = linear(low, low + span, "")
+    places = [place for place, _ in axis.ticks]
+    assert len(places) <= 6
+    room = 1e-6 * (axis.high - axis.low)
+    assert all(axis.low - room <= place <= axis.high + room for place in places)
+    assert np.allclose(np.diff(places, 2), 0, atol=room)

@@ -20,7 +20,7 @@ from helpers import METHODS, same_bits, with_spectrum
 
 import localpower as lp
 from localpower.show import summary as overview
-from localpower.show.summary import look
+from localpower.show.rows import look
 
 A = with_spectrum(200, 0.6 ** np.arange(9), seed=3)
 
@@ -155,11 +155,11 @@ def test_a_model_is_not_written_over_a_file(tmp_path):
 
 
 def test_the_same_seed_gives_the_same_bits_and_is_recorded():
-    a, b = (lp.svd(A, 3, workers=5, shuffle=True, rng=7) for _ in range(2))
+    a, b = (lp.svd(A, 3, workers=5, partition="shuffled", rng=7) for _ in range(2))
     assert same_bits(a, b)
-    fresh = lp.svd(A, 3, workers=5, shuffle=True)
-    assert same_bits(fresh, lp.svd(A, 3, workers=5, shuffle=True, rng=fresh.run["seed"]))
-    generator = lp.svd(A, 3, workers=5, shuffle=True, rng=np.random.default_rng(7))
+    fresh = lp.svd(A, 3, workers=5, partition="shuffled")
+    assert same_bits(fresh, lp.svd(A, 3, workers=5, partition="shuffled", rng=fresh.run["seed"]))
+    generator = lp.svd(A, 3, workers=5, partition="shuffled", rng=np.random.default_rng(7))
     assert same_bits(a, generator)
 
 
@@ -177,7 +177,7 @@ def test_the_callback_sees_every_round_and_can_end_the_run():
         seen.append((record.round, record.steps, state.steps, state.basis.shape))
         return record.round == 4
 
-    result = lp.svd(A, 3, width=5, steps=2, workers=3, rng=0, callback=callback)
+    result = lp.svd(A, 3, method="local_power:steps=2,width=5", workers=3, rng=0, callback=callback)
     assert seen == [(t, 2, 2 * t, (9, 5)) for t in range(1, 5)]
     assert len(result.history) == 4
 
@@ -190,8 +190,8 @@ def test_options_that_are_numpy_scalars_are_recorded_as_plain_numbers(tmp_path):
         workers=np.int64(3),
         tol=np.float32(1e-3),
         center=np.True_,
-        shuffle=np.True_,
-        schedule=lambda t: np.int64(2),
+        partition="shuffled",
+        method=lp.LocalPower(schedule=lambda t: np.int64(2)),
         rng=np.int64(4),
     )
     result.save(tmp_path)
@@ -356,12 +356,12 @@ def test_a_page_of_rows_with_columns_in_another_order_shows_the_same_scores(name
 
 
 def test_a_result_shows_itself_in_a_line():
-    text = repr(lp.svd(A, 2, steps=4, rng=0))
+    text = repr(lp.svd(A, 2, method="local_power:steps=4", rng=0))
     assert text.startswith("Result(rank=2, columns=9, method='local_power'")
 
 
 def test_components_of_a_shuffled_fit_are_those_of_the_rows():
-    a = lp.svd(A, 3, method="dpi", workers=4, max_rounds=100, shuffle=True, rng=0)
+    a = lp.svd(A, 3, method="dpi", workers=4, max_rounds=100, partition="shuffled", rng=0)
     b = lp.svd(A, 3, method="dpi", workers=4, max_rounds=100, rng=0)
     assert lp.subspace_distance(a.components.T, b.components.T) < 1e-12
 

@@ -68,7 +68,9 @@ def test_a_large_mean_costs_no_digits():
 def test_sparse_data_are_never_made_dense():
     X = sp.random_array((400, 200_000), density=1e-4, rng=RNG, format="csr")  # dense: 640 MB
     for scale in (None, "max", "std"):
-        result = lp.pca(X, 2, steps=4, scale=scale, workers=3, max_rounds=3, rng=0)
+        result = lp.pca(
+            X, 2, method="local_power:steps=4", scale=scale, workers=3, max_rounds=3, rng=0
+        )
         assert result.transform(X).shape == (400, 2)
 
 

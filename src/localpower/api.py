@@ -216,6 +216,11 @@ def _asked(given: dict[str, Any]) -> Asked:
             f"method={method} has a function, which cannot be compared with that of a later run, "
             "as checkpoint= needs it: give a name such as schedule='halving:3', or the set of times"
         )
+    if given["warm_start"] is not None and not method.has_width:
+        raise ValueError(
+            f"warm_start means nothing to method='{method.name}', which starts from nothing: leave "
+            "it out, or take a method that iterates"
+        )
     most = given["max_rounds"]
     seed, rng = generator_of(given["rng"])
     return Asked(

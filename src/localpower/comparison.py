@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
-from importlib.util import find_spec
-from math import floor, log10
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -19,11 +17,10 @@ import numpy as np
 from localpower.api import svd
 from localpower.core.certificate import rayleigh_ritz
 from localpower.core.checks import sine, whole
-from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError, MissingExtra
-from localpower.core.files import replacing
+from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError
 from localpower.core.ledger import Record
 from localpower.core.linalg import Array
-from localpower.core.text import html_table, size
+from localpower.core.text import WIDE, duration, html_table, size, table
 from localpower.data.source import Source, open_source
 from localpower.diagnostics.distance import subspace_distance
 from localpower.engines.base import Engine
@@ -32,6 +29,7 @@ from localpower.methods.costs import SMALL
 from localpower.methods.state import State
 from localpower.progress import Progress
 from localpower.result import Result
+from localpower.show import figures
 from localpower.stopping import returns_certified_basis
 
 FAILURES = (LocalPowerError, ValueError, MemoryError)
@@ -39,8 +37,6 @@ LARGEST = 4e8 / 8  # entries of a matrix that a method may form unless it is nam
 REFERENCE_TOL, REFERENCE_ROUNDS = 1e-12, 200
 KEPT = ("version", "rank", "rows", "columns", "dtype", "workers", "partition", "engine", "center",
         "scale", "seed")  # fmt: skip
-WIDTH, LABEL = 100, 28  # of the table, and of its first column at most
-PICTURES = (".png", ".svg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +130,14 @@ class Comparison:
         return f"<Comparison of {', '.join([row.method for row in self.rows] + [*self.missing])}>"
 
     def __str__(self) -> str:
-        labels = [row.method for row in self.rows] + [*self.missing]
-        wide = max(len(label) for label in (*labels, "method") if len(label) <= LABEL)
-        lines = [part for line in self._about() for part in wrap(line, WIDTH)]
-        lines.append(_line(_HEAD, wide))
-        lines += [_line(_cells(row), wide) for row in self.rows]
-        for method, why in self.missing.items():
-            lines += wrap(f"{method:<{wide}} {why}", WIDTH, subsequent_indent=" " * (wide + 1))
-        return "\n".join(lines)
+        lines = [part for line in self._about() for part in wrap(line, WIDE)]
+        return "\n".join([*lines, table(_HEAD, self._cells())])
 
     def _repr_html_(self) -> str:
-        rows = [*map(_cells, self.rows), *self.missing.items()]
-        return html_table(self._about(), _HEAD, rows)
+        return html_table(self._about(), _HEAD, self._cells())
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [*map(_cells, self.rows), *self.missing.items()]
 
     def _about(self) -> list[str]:
         run = self.run
@@ -154,7 +146,7 @@ class Comparison:
             f"{run['workers']} shards, seed {run['seed']}: to {run['tol']:g} in at most "
             f"{run['max_rounds']} rounds",
             f"angle: the sine of the angle to the answer of {self.reference}; bound: as certified",
-            "moved and seconds: of the iterations, then in all, with set-up and factors",
+            "moved and time: of the iterations, then in all, with set-up and factors",
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -171,26 +163,8 @@ class Comparison:
 
         Methods that do not iterate are single marks; the dashed line is the tolerance.
         """
-        target = picture_path(path)
-        from matplotlib import style
-        from matplotlib.figure import Figure
-
-        with style.context(["default", _STYLE]):  # whatever the user's own settings are
-            figure = Figure(figsize=(11.5, 4.6), layout="constrained", facecolor="white")
-            left, right = figure.subplots(1, 2, sharey=True)
-            for number, row in enumerate(sorted(self.rows, key=lambda row: row.method)):
-                _draw(left, row, "rounds", number)
-                _draw(right, row, "bytes", number)
-            _finish(left, right, self)
-            figure.suptitle(self._about()[0], fontsize=11, x=0.01, ha="left")
-            handles, labels = left.get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside right center")
-            kind = target.suffix[1:].lower()
-            about: dict[str, Any] = {"Title": f"Methods compared: {self._about()[0]}"}
-            about |= {"Date": None} if kind == "svg" else {}
-            with replacing(target) as stream:
-                figure.savefig(stream, format=kind, dpi=150, metadata=about)
-        return target
+        tol, reference = self.run["tol"], self.reference.split(",")[0]
+        return figures.compare(self.rows, path, self._about()[0], tol, reference)
 
 
 def compare(
@@ -289,18 +263,6 @@ def compare(
     run = {name: answer.run[name] for name in KEPT} | {"tol": tol, "max_rounds": max_rounds}
     order = sorted(rows, key=lambda row: row.seconds)
     return Comparison(tuple(order), missing, reference, run)
-
-
-def picture_path(path: str | os.PathLike[str]) -> Path:
-    """Check that a picture can be drawn and written to `path`."""
-    target = Path(path)
-    if target.suffix.lower() not in PICTURES or target.is_dir():
-        raise ValueError(f"{target}: a picture is written as {' or '.join(PICTURES)}")
-    if not target.parent.is_dir():
-        raise ValueError(f"{target}: there is no folder {target.parent}; make it first")
-    if find_spec("matplotlib") is None:
-        raise MissingExtra("the picture of a comparison", "plot")
-    return target
 
 
 def shown() -> dict[str, Method]:
@@ -406,9 +368,8 @@ def _points(
     return tuple(map(Point, numbers, moved, seconds.tolist(), angles))
 
 
-_HEAD = ("method", "rounds", "hops", "moved", "in all", "seconds", "in all", "angle", "bound",
+_HEAD = ("method", "rounds", "hops", "moved", "in all", "time", "in all", "angle", "bound",
          "ended by")  # fmt: skip
-_WIDTHS = (6, 5, 7, 7, 7, 7, 7, 7)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -418,77 +379,14 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(row.hops),
         size(row.bytes),
         size(row.bytes_in_all),
-        _seconds(row.seconds),
-        _seconds(row.seconds_in_all),
+        duration(row.seconds),
+        duration(row.seconds_in_all),
         f"{row.angle:.1e}",
         "" if row.bound is None else f"{row.bound:.1e}",
         row.reason,
     )
 
 
-def _line(cells: Sequence[str], wide: int) -> str:
-    """A row of the table; a long name has a line of its own."""
-    name, *numbers, reason = cells
-    first = f"{name}\n{'':<{wide}}" if len(name) > wide else f"{name:<{wide}}"
-    aligned = (f"{text:>{width}}" for text, width in zip(numbers, _WIDTHS, strict=True))
-    return " ".join([first, *aligned, reason])
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3f}" if seconds < 100 else f"{seconds:.0f}"
-
-
 def _plain(row: Row) -> dict[str, Any]:
     plain = {entry.name: getattr(row, entry.name) for entry in fields(row)[:-2]}
     return plain | {"points": [asdict(point) for point in row.points]}
-
-
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "localpower",
-    "font.size": 11,
-    "legend.frameon": False,
-    "legend.handlelength": 2.6,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 6,
-    "axes.grid": True,
-    "grid.color": "#e4e4e4",
-    "axes.axisbelow": True,
-}
-# Okabe and Ito's colours, which colour-blind readers tell apart; marks say the same again.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
-_MARKS = "os^DvPX*<>ph"
-_ROUNDING = float(np.finfo(np.float64).eps)  # where a smaller angle is drawn
-
-
-def _draw(axes: Any, row: Row, across: str, number: int) -> None:
-    """A line with about eight marks; one mark for a method that is done when it ends."""
-    known = [(getattr(p, across), p.angle) for p in row.points if p.angle is not None]
-    single = len(known) == 1 or not row.result.run["iterates"]
-    points = [(x, max(angle, _ROUNDING)) for x, angle in known[-1 if single else 0 :]]
-    look: dict[str, Any] = {"linestyle": "none", "markersize": 9} if single else {}
-    look |= {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
-    look |= {"markevery": [*range(len(points) - 1, -1, -max(len(points) // 8, 1))]}
-    axes.plot(*zip(*points, strict=True), label=row.method, **look)
-
-
-def _finish(left: Any, right: Any, comparison: Comparison) -> None:
-    """Scales, names, ticks and the tolerance."""
-    tol = comparison.run["tol"]
-    angles = [p.angle for row in comparison for p in row.points if p.angle is not None]
-    low = max(min([*angles, tol or 1.0]), _ROUNDING)
-    left.set_yscale("log")
-    left.set_ylim(10.0 ** (floor(log10(low)) - 0.3), 2)
-    left.yaxis.set_major_formatter(lambda value, _: f"1e{round(log10(value))}")
-    left.set_ylabel(f"sine of the angle to the answer of {comparison.reference.split(',')[0]}")
-    left.set_xlabel("rounds")
-    left.xaxis.get_major_locator().set_params(integer=True)
-    right.set_xscale("log")
-    right.set_xlabel("bytes moved, up and down")
-    moved = [p.bytes for row in comparison for p in row.points] or [1]
-    if max(moved) < 100 * min(moved):  # there may be no power of ten in view
-        right.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
-    right.xaxis.set_major_formatter(lambda value, _: size(value))
-    right.xaxis.set_minor_formatter(lambda value, _: "")
-    for axes in (left, right) if tol else ():
-        axes.axhline(tol, color="#767676", linestyle="--", linewidth=1, label="tolerance")

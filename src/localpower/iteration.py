@@ -148,13 +148,15 @@ class Account:
         return record
 
 
-def answer_of(outcome: Outcome, reason: str, tol: float, dtype: np.dtype[Any]) -> Array:
-    """The basis that is returned: the one that the certificate is about, where that is better."""
+def answer_of(
+    outcome: Outcome, reason: str, tol: float, dtype: np.dtype[Any]
+) -> tuple[Array, bool]:
+    """The basis that is returned, and whether it is the one that the certificate is about."""
     basis, known = outcome.state.answer().basis, outcome.state.told
     certified = outcome.state.joined is not None or returns_certified_basis(outcome.history[-1])
     if known is not None and (REASONS[reason].final or (tol > 0 and certified)):
-        return np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=dtype)
-    return basis
+        return np.ascontiguousarray(known[0][:, : basis.shape[1]], dtype=dtype), True
+    return basis, False
 
 
 def plain(found: Certificate | None) -> dict[str, Any] | None:

@@ -146,6 +146,8 @@ def generator_of(rng: Any) -> tuple[int | None, np.random.Generator]:
         raise ValueError(
             f"rng={rng!r} must be a non-negative whole number, a numpy.random.Generator or None"
         ) from None
+    if not hasattr(generator.bit_generator.seed_seq, "spawn"):  # as that of a RandomState
+        generator = np.random.default_rng(generator.integers(1 << 63, size=2))
     return int(seed) if isinstance(seed, int | np.integer) else None, generator
 
 

@@ -12,7 +12,10 @@ from math import inf, log
 from threading import Event, Lock, Thread
 from typing import Any, TextIO
 
-from localpower.core.ledger import Record, size
+import numpy as np
+
+from localpower.core.ledger import Record
+from localpower.core.text import duration, size
 
 PATIENCE = 1.0  # seconds of work before anything is shown
 PERIOD, PLAIN_PERIOD = 0.1, 1.0  # seconds between two looks, on a terminal and elsewhere
@@ -48,24 +51,17 @@ def time_left(history: Sequence[Record], goal: Goal) -> tuple[float, bool]:
         goal.max_rounds - len(history),
         (goal.max_bytes - spent) * len(history) / (spent or 1),
     )
-    known = [(r.round, log(r.angle)) for r in recent if r.angle is not None and 0 < r.angle < 1]
+    known = {r.round: log(r.angle) for r in recent if r.angle is not None and 0 < r.angle < 1}
+    x, y = [*known], [*known.values()]
     expected = False
-    if goal.tol and len(known) > 1 and (slope := _slope(known)) < 0:
-        needed = max(1.0, (log(goal.tol) - known[-1][1]) / slope)
+    if goal.tol and len(known) > 1 and (slope := float(np.polyfit(x, y, 1)[0])) < 0:
+        needed = max(1.0, (log(goal.tol) - y[-1]) / slope)
         expected = needed <= rounds
         rounds = min(rounds, needed)
     usual = recent[1:] or recent  # the first round of a run may be of another kind
     each = sum(record.seconds for record in usual) / len(usual)
     allowed = goal.max_seconds - sum(record.seconds for record in history)
     return max(0.0, min(rounds * each, allowed)), expected
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the line of least squares."""
-    x = sum(a for a, _ in points) / len(points)
-    y = sum(b for _, b in points) / len(points)
-    spread = sum((a - x) * (a - x) for a, _ in points)
-    return sum((a - x) * (b - y) for a, b in points) / (spread or 1.0)
 
 
 class Line:
@@ -183,10 +179,10 @@ class Progress:
             seconds, expected = time_left(history, self._goal)
             if seconds < inf:
                 left = max(0.0, seconds - (now - self._changed))
-                parts.append(f"{'about' if expected else 'at most'} {_clock(left)} left")
+                parts.append(f"{'about' if expected else 'at most'} {duration(round(left))} left")
         elif self.label:
             parts.append(self._stage)
-        parts.append(_clock(now - self._start))
+        parts.append(duration(round(now - self._start)))
         if history:
             moved = sum(record.bytes_up + record.bytes_down for record in history)
             parts.append(f"{size(moved)} moved")
@@ -228,11 +224,3 @@ def width(stream: Any) -> int:
     with suppress(Exception):
         return (os.get_terminal_size(stream.fileno()).columns or WIDE) - 1
     return WIDE - 1
-
-
-def _clock(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 100:
-        return f"{whole} s"
-    minutes = whole // 60
-    return f"{minutes}:{whole % 60:02} min" if minutes < 100 else f"{minutes // 60} h"

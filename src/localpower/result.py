@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import file_digest
-from html import escape
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -18,14 +17,14 @@ import numpy as np
 from localpower.core.certificate import Certificate
 from localpower.core.errors import DataError
 from localpower.core.files import locked, replacing, synchronise
-from localpower.core.ledger import Ledger, Record, Round, size
+from localpower.core.ledger import Ledger, Record, Round
 from localpower.core.linalg import Array
+from localpower.core.text import html_table, size
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.methods.scaling import dividing
-from localpower.show import figures as pictures
-from localpower.show import report
-from localpower.show import summary as overview
+from localpower.show import figures, report, summary
+from localpower.stopping import REASONS
 from localpower.worker import wire
 from localpower.worker.local_matrix import LocalMatrix
 
@@ -95,7 +94,7 @@ class Result:
     @property
     def converged(self) -> bool:
         """Whether the tolerance that was asked for is certified, or the method is exact."""
-        return self.reason in ("angle", "residual", "exact")
+        return REASONS[self.reason].converged
 
     @property
     def reason(self) -> str:
@@ -160,10 +159,9 @@ class Result:
             rows = sum(part["rows"] for part in lost)
             return [f"without {rows} rows: shards {[part['shard'] for part in lost]} were lost"]
         if self.reason == "exact" and last is not None and (last.angle or 1.0) >= 1:
-            return ["exact, up to rounding", overview.NO_GAP]
-        if last is None or last.angle is None:
-            advice = overview.verdict(self).advice
-            return [f"not certified: {overview.ENDS.get(self.reason, (self.reason,))[0]}", advice]
+            return ["exact, up to rounding", summary.NO_GAP]
+        if last is None or last.angle is None or self.certificate is None:
+            return [f"not certified: {REASONS[self.reason].meaning}", summary.verdict(self).advice]
         state = (
             f"not converged ({self.reason})" if self.run.get("tol") else "no tolerance asked for"
         )
@@ -173,11 +171,11 @@ class Result:
             known = f"no gap after the last component; residuals are at most {last.residual:.1e}"
         elif last.angle >= 1:
             return [f"{state}: no angle is certified; residuals are at most {last.residual:.1e}"]
-        elif not overview.is_sure(last, self.run):
+        elif not summary.is_sure(last, self.run):
             known = f"if nothing was missed, the sine of the angle is at most {last.angle:.1e}"
         else:
             known = f"the sine of the angle to the answer is at most {last.angle:.1e}"
-        return [f"{state}: {known}", overview.how_sure(last, self.run)]
+        return [f"{state}: {known}", summary.how_sure(last, self.run)]
 
     def transform(self, data: Any) -> Array:
         """Project rows on the components, (n, k); takes whatever `svd` takes as data.
@@ -254,7 +252,7 @@ class Result:
         or ``"timeline"``; by default all for which there is something to draw. `data` and `grid`
         are those of `report`.
         """
-        return pictures.plot(self, kind, data, grid)
+        return figures.plot(self, kind, data, grid)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the directory `path`: ``model.npz`` and ``run.json``.
@@ -329,36 +327,6 @@ def model_folder(path: str | os.PathLike[str]) -> Path:
     if not os.fspath(path) or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"path={os.fspath(path)!r} is no directory; a model is written into one")
     return folder
-
-
-def html_table(about: Sequence[str], head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Make a table for notebooks; it has no colours of its own, so it is light or dark as they are.
-
-    The last cell of a row that is too short takes the columns that are left.
-    """
-    lines = [[text.strip() for text in row] for row in rows]
-    full = [row for row in lines if len(row) == len(head)]
-    words = [any(row[j][:1].isalpha() for row in full) for j in range(len(head))]
-
-    def cells(kind: str, texts: Sequence[str]) -> str:
-        wide = len(head) - len(texts) + 1
-        spans = [""] * (len(texts) - 1) + [f' colspan="{wide}"' if wide > 1 else ""]
-        sides = [
-            "left" if word or span else "right" for word, span in zip(words, spans, strict=False)
-        ]
-        return "".join(
-            f'<{kind}{span} style="text-align: {side}">{escape(part)}</{kind}>'
-            for part, span, side in zip(texts, spans, sides, strict=False)
-        )
-
-    caption = "<br/>".join(map(escape, about))
-    names = cells("th", [text.strip() for text in head])
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in lines)
-    look = "caption-side: top; text-align: left; white-space: nowrap"
-    return (
-        f'<table style="color: inherit"><caption style="{look}">{caption}</caption>'
-        f"<thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
-    )
 
 
 ARRAY_FIELDS = tuple(entry.name for entry in fields(Result))[:8]

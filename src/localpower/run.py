@@ -273,15 +273,17 @@ class Run:
             self.tol = self.run["tol"] = outcome.certificate.angle
             outcome = replace(outcome, reason="angle")
         reason = self.run["reason"] = conclude(self.method, outcome, self.tol)
-        self.run["certificate"] = plain(outcome.certificate)
-        basis = answer_of(outcome, reason, self.tol, source.dtype)
+        basis, certified = answer_of(outcome, reason, self.tol, source.dtype)
+        about = certified or self.tol > 0 or self.method.certifies or self.method.exact
+        self.run["certificate"] = plain(outcome.certificate) if about else None
         self.display.stage("singular values")
         self.engine.phase = "factors"
         found = factors(
             self.engine, basis, self.rank, gram=self.method.squares, variance=not asked.center
         )
         shape = source.rows, source.columns
-        if reason == "residual" and is_graded(found.singular_values, shape, source.dtype):
+        squared = reason == "residual" or (reason == "exact" and self.method.squares and self.tol)
+        if squared and is_graded(found.singular_values, shape, source.dtype):
             outcome = replace(outcome, reason="rounding")
             self.run["reason"] = conclude(self.method, outcome, self.tol)
         U = None

@@ -147,8 +147,10 @@ def conclude(method: Method, outcome: Outcome, tol: float) -> str:
     """Say why the run ended, and warn if that is not what was asked for."""
     reason, found = outcome.reason, outcome.certificate
     if method.exact and not (method.squares and reason in ("angle", "residual", "rounding")):
-        limited = tol and found is not None and found.angle > tol and found.gap > tol
-        reason = "rounding" if limited else "exact"
+        reason = "exact"
+        if tol and found is not None:  # at a tie no angle is asked for, but small residuals are
+            error = found.angle if found.gap > tol else found.residual
+            reason = "rounding" if error > tol else "exact"
     if tol and reason == "end" and method.certifies and found is not None:  # nothing new was left
         reason = "rounding" if found.rounded else "unsure"
     if tol and not REASONS[reason].converged and reason != "callback":
@@ -175,7 +177,7 @@ def warn_not_converged(reason: str, outcome: Outcome, tol: float, method: Method
         remedy += f", or {_OTHER}"
     rounds = len(outcome.history)
     warn(
-        f"tol={tol:g} was not reached ({reason}): {reached} after {rounds} "
-        f"round{'s' * (rounds != 1)}; {remedy}",
+        f"tol={tol:g} was not reached ({reason}), as {REASONS[reason].meaning}: {reached} after "
+        f"{rounds} round{'s' * (rounds != 1)}; {remedy}",
         ConvergenceWarning,
     )

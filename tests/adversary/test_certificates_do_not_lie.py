@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from constructions import CONSTRUCTIONS, SEED
+from helpers import spelled
 
 import localpower as lp
 
@@ -47,7 +48,7 @@ def factored(case, seed=SEED, **options):
         given = {"engine": "inline", "max_rounds": 20, "rng": seed} | case.options | options
         if given["method"] in ("gram", "tsqr"):
             given.pop("width", None)
-        return lp.svd(case.shards, case.rank, **given)
+        return lp.svd(case.shards, case.rank, **spelled(given))
 
 
 def truth(case, result):

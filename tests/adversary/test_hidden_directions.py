@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from constructions import CONSTRUCTIONS, Case, cut, orthonormal, shared_weak, with_values
+from constructions import CONSTRUCTIONS, WIDTH, Case, cut, orthonormal, shared_weak, with_values
 from helpers import same_bits
 from test_certificates_do_not_lie import factored, lies, spectrum
 
@@ -84,9 +84,9 @@ def test_pca_as_called_by_default_sees_the_components_beside_a_huge_one(graded):
     _, X, (_, _, Vt, _) = graded
     result = lp.pca(X, 3, rng=0)
     assert result.converged
-    assert result.certificate.angle <= result.run["tol"]
     np.testing.assert_allclose(result.singular_values[1:], [342.5, 275.6], rtol=1e-3)
     assert lp.subspace_distance(Vt[:3].T, result.components.T) <= 1e-8
+    assert result.certificate.angle <= result.run["tol"]
 
 
 @pytest.mark.parametrize("extra", [0, 5])
@@ -138,3 +138,28 @@ def test_certificates_have_the_same_bits_on_other_engines(engine):
             assert same_bits(one, other), (name, method)
             assert one.run["certificate"] == other.run["certificate"], (name, method)
             assert not list(lies(spectrum(case.rows.astype(float)), other, 1e-6)), (name, method)
+
+
+@pytest.mark.parametrize("method", ["local_ritz", "block_krylov"])
+def test_what_is_weak_in_every_shard_and_leads_the_sum_is_found_by_default(method):
+    case = Case("shared", *shared_weak(np.random.default_rng(0)))
+    for seed in range(30):
+        assert_right_or_not_converged(factored(case, seed=seed, method=method, tol=1e-6))
+
+
+@pytest.mark.parametrize("method", WARM)
+def test_a_narrow_warm_start_is_filled_up_with_other_columns_each_time(method):
+    rank, d, tol = 3, 30, 1e-6
+    rng = np.random.default_rng(0)
+    A = with_values(rng, 90, np.r_[5.0, 4.0, 3.2, np.linspace(2.0, 1.5, d - 3)])
+    options = {"method": method, "tol": tol, "max_rounds": 100}
+    before = factored(Case("old", [A] * 4, rank), width=rank, **options)
+    fixed = np.linalg.qr(np.hstack([before.basis, np.zeros((d, WIDTH))]))[0]
+    new = rng.standard_normal(d)
+    new -= fixed @ (fixed.T @ new)
+    new /= np.linalg.norm(new)
+    rows = np.vstack([A - np.outer(A @ new, new), np.sqrt(3.3) * new])
+    case = Case("new", [rows] * 4, rank)  # local steps find no more than others do
+    result = factored(case, warm_start=before, width=rank + WIDTH, **options)
+    sine = lp.subspace_distance(spectrum(case.rows)[2][:rank].T, result.components.T)
+    assert not result.converged or sine <= 10 * tol

@@ -20,7 +20,7 @@ from localpower.methods.block_lanczos import (
     _restarted,
     block_lanczos,
 )
-from localpower.methods.local_power import Doubt, State
+from localpower.methods.state import Doubt, State
 from localpower.worker.shard import Shard
 from localpower.worker.tasks import PowerSteps
 
@@ -38,7 +38,7 @@ def fit(A, rank, **options):
 @pytest.mark.parametrize("rank", [1, 2, 5, 10])
 def test_it_reaches_the_tolerance_in_fewer_bytes_than_wide_blocks(rank):
     A = with_spectrum(300, np.arange(1, 201) ** -1.0)
-    narrow, wide = fit(A, rank), fit(A, rank, method="block_krylov", start="random")
+    narrow, wide = fit(A, rank), fit(A, rank, method="block_krylov:start=random")
     assert narrow.reason == wide.reason == "angle"
     assert sine(A, narrow) <= 1e-8
     assert narrow.ledger.phase("iterate").bytes_up < wide.ledger.phase("iterate").bytes_up
@@ -93,7 +93,7 @@ def test_a_run_goes_on_from_its_checkpoint(stop, tmp_path):
     whole = fit(A, **options)
     path = tmp_path / "run"
     fit(A, **options, checkpoint=path, callback=lambda record, state: record.round == stop)
-    again = fit(A, **options, checkpoint=path, resume=True)
+    again = fit(A, **options, checkpoint=lp.Checkpoint(path, resume=True))
     assert same_bits(whole, again)
     assert len(again.history) == len(whole.history) > 6
 
@@ -256,3 +256,20 @@ def test_a_block_sees_that_a_value_is_there_more_often_than_it_has_columns():
     states = list(islice(block_lanczos(placed(A), start, 5, 2), 12))
     assert states[-1].whole
     np.testing.assert_allclose(states[-1].turn()[0][:5], 9.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["block_lanczos", "block_krylov"])
+def test_slow_spectra_take_hardly_a_round_more_for_being_sure(method):
+    rng = np.random.default_rng(0)
+    mixing = np.linalg.qr(rng.standard_normal((400, 400)))[0]
+    A = (rng.standard_normal((2000, 400)) * np.arange(1.0, 401) ** -0.3) @ mixing
+    truth = np.linalg.svd(A, full_matrices=False)[2][:5].T
+    method += ":start=random" * (method == "block_krylov")
+    for seed in range(4):
+        likely, sure = (
+            lp.svd(A, 5, method=method, tol=1e-8, certainty=p, workers=8, rng=seed)
+            for p in (1, 1e-6)
+        )
+        assert sure.converged
+        assert lp.subspace_distance(truth, sure.components.T) <= sure.certificate.angle
+        assert len(sure.history) <= len(likely.history) + 1, seed

@@ -104,11 +104,11 @@ def test_the_reported_angle_is_never_below_the_true_one_by_more_than_ten(certifi
 def test_a_gap_just_above_the_tolerance_is_not_taken_for_a_tie(method, seed):
     tol = 1e-4
     A = with_spectrum(60, np.sqrt([1, 0.9, 0.8, 0.8 - 1.5 * tol, *0.75 * 0.97 ** np.arange(16)]))
-    how = {"schedule": "halving"} if method == "local_power" else {}
+    method += ":schedule=halving" * (method == "local_power")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lp.ConvergenceWarning)
         options = {"method": method, "tol": tol, "max_rounds": 300, "workers": 3}
-        result = lp.svd(A, 3, rng=seed, **options, **how)
+        result = lp.svd(A, 3, rng=seed, **options)
     if result.converged:
         assert true_sine(A, result.components.T) <= 10 * tol
 
@@ -167,27 +167,33 @@ def test_local_steps_that_stall_end_with_a_warning_that_says_what_to_do():
     rng = np.random.default_rng(0)
     A = rng.standard_normal((300, 30)) * 0.9 ** np.arange(30)
     with pytest.warns(lp.ConvergenceWarning, match=r"stalled.*schedule='halving'.*'local_ritz'"):
-        result = lp.svd(A, 3, steps=8, tol=1e-8, max_rounds=200, workers=6, rng=0)
+        result = lp.svd(
+            A, 3, method="local_power:steps=8", tol=1e-8, max_rounds=200, workers=6, rng=0
+        )
     assert (result.converged, result.reason) == (False, "stalled")
     assert len(result.history) < 60
 
 
 def test_budgets_stop_a_run_and_say_so():
     A = np.random.default_rng(0).standard_normal((300, 30))
-    with pytest.warns(lp.ConvergenceWarning, match="raise max_bytes or max_seconds"):
-        result = lp.svd(A, 3, method="dpi", tol=1e-12, max_bytes=50_000, workers=3, rng=0)
+    with pytest.warns(lp.ConvergenceWarning, match="raise the bytes or seconds of the budget"):
+        result = lp.svd(
+            A, 3, method="dpi", tol=1e-12, budget=lp.Budget(bytes=50_000), workers=3, rng=0
+        )
     assert result.reason == "budget"
     spent = [record.bytes_up + record.bytes_down for record in result.history]
     assert sum(spent[:-1]) <= 50_000 < sum(spent)
-    with pytest.raises(ValueError, match="max_seconds=0 must be a number above 0"):
-        lp.svd(A, 3, max_seconds=0)
+    with pytest.raises(ValueError, match="Budget seconds=0 must be a number above 0"):
+        lp.svd(A, 3, budget=lp.Budget(seconds=0))
 
 
 def test_the_check_of_local_steps_costs_one_product_more_in_the_upload():
     A = np.random.default_rng(0).standard_normal((300, 20))
-    plain = lp.svd(A, 3, steps=4, width=8, max_rounds=1, workers=3, rng=0)
+    plain = lp.svd(A, 3, method="local_power:steps=4,width=8", max_rounds=1, workers=3, rng=0)
     with pytest.warns(lp.ConvergenceWarning):
-        checked = lp.svd(A, 3, steps=4, width=8, max_rounds=1, workers=3, rng=0, tol=1e-12)
+        checked = lp.svd(
+            A, 3, method="local_power:steps=4,width=8", max_rounds=1, workers=3, rng=0, tol=1e-12
+        )
     words = [r.ledger.phase("iterate").words_up for r in (plain, checked)]
     assert words == [3 * 2 * 20 * 8, 3 * 3 * 20 * 8]
     np.testing.assert_array_equal(plain.basis, checked.basis)

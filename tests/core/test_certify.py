@@ -744,7 +744,8 @@ def test_rounding_of_a_factor_for_the_wire_is_in_its_bound(reply):
     A = part(9, 5, 0)
     full, rounded = (LeadingFactor(2, 7, name)(local(A)) for name in ("", reply))
     assert full.width == rounded.width == 7
-    added = ROUNDING * UNITS[reply] * np.linalg.norm(A, 2) ** 2
+    size, unit = np.linalg.norm(full.factor), UNITS[reply]
+    added = unit * size * (2 * np.linalg.norm(full.factor, 2) + unit * size)
     np.testing.assert_allclose(rounded.rest, full.rest + added, rtol=1e-9)
     F = from_wire(rounded.factor)
     assert below(A.T @ A, F @ F.T + rounded.rest * np.eye(5))

@@ -21,16 +21,8 @@ from localpower.core.evidence import (
 from localpower.core.rounding import UNITS
 from localpower.engines.inline import Inline
 from localpower.methods import local_power
-from localpower.methods.local_power import (
-    APART,
-    LONG,
-    MOST_DRAWS,
-    Doubt,
-    State,
-    _joined,
-    rounded_step,
-)
-from localpower.methods.local_ritz import (
+from localpower.methods.local_power import APART, _joined, rounded_step
+from localpower.methods.ritz import (
     MERGED,
     RitzState,
     _measured_again,
@@ -41,6 +33,7 @@ from localpower.methods.local_ritz import (
 )
 from localpower.methods.rounding import WireRounding
 from localpower.methods.schedule import constant
+from localpower.methods.state import LONG, MOST_DRAWS, Doubt, State
 from localpower.worker.shard import Shard
 
 
@@ -501,7 +494,8 @@ def test_power_iteration_draws_probes_of_an_exact_basis_and_anew_of_what_was_mis
 def test_a_basis_that_was_rounded_is_made_orthonormal_with_its_image():
     B, Z, _ = hidden_part(c=3)
     X = Z @ np.array([[1, 0.3, 0.1], [0, 0.9, 0.2], [0.1, 0, 1.1]])
-    Q, G = local_power.orthonormal(X, B @ X)
+    Q, G, turn = local_power.orthonormal(X, B @ X)
+    np.testing.assert_allclose(X @ turn, Q, atol=1e-12)
     np.testing.assert_allclose(Q.T @ Q, np.eye(3), atol=1e-12)
     np.testing.assert_allclose(G, B @ Q, atol=1e-12)
     assert lp.subspace_distance(Z, Q) < 1e-12
@@ -521,8 +515,8 @@ def test_a_rounded_step_tells_what_rounding_may_have_done(name):
         return np.linalg.norm((G - B @ X)[:, :2], 2) / top
 
     first = rounded_step(engine, State(turned(V[:, :3], [0.3] * 3)), narrow)
-    assert first.noise == UNITS[name]
-    assert 0 < wrong(first) <= 4 * first.noise
+    assert UNITS[name] * np.sqrt(2) <= first.noise <= UNITS[name] * 4
+    assert 0 < wrong(first) <= first.noise
     assert first.reference is None
     near = turned(V[:, :3], [1e-7] * 3)
     full = rounded_step(engine, State(near, exact=(near, B @ near)), narrow)
@@ -534,9 +528,9 @@ def test_a_rounded_step_tells_what_rounding_may_have_done(name):
     step = rounded_step(engine, moved, narrow)
     assert step.reference is full.reference
     assert UNITS[name] * 1e-8 < step.noise < UNITS[name] * 1e-5
-    assert wrong(step) <= 4 * step.noise + 1e-14
+    assert wrong(step) <= step.noise + 1e-14
     rough = replace(moved, basis=turned(V[:, :3], [0.3] * 3), exact=None)
-    assert rounded_step(engine, rough, narrow).noise == UNITS[name]  # nothing is known yet
+    assert rounded_step(engine, rough, narrow).noise >= UNITS[name]  # nothing is known yet
     far = replace(moved, basis=turned(V[:, :3], [0.9] * 3, seed=2))
     assert rounded_step(engine, far, narrow).noise == 0.0  # too large to be rounded
 
@@ -552,8 +546,8 @@ def test_rounded_local_steps_know_the_image_of_an_orthonormal_basis(wire):
     for state, _ in zip(states, range(3), strict=False):
         X, G = state.exact
         np.testing.assert_allclose(X.T @ X, np.eye(4), atol=1e-12)
-        assert state.noise == UNITS[wire]
-        assert np.linalg.norm(G - B @ X, 2) <= 8 * state.noise * np.linalg.norm(B, 2)
+        np.testing.assert_allclose(state.noise, UNITS[wire] * 2, rtol=0.05)  # of four columns
+        assert np.linalg.norm(G - B @ X) <= state.noise * np.linalg.norm(B, 2)
 
 
 # Search spaces: what covers the base of probes, what is given up, what a merged start knows.
@@ -881,10 +875,9 @@ def test_a_rounded_search_tells_what_rounding_may_have_done(wire):
     for state in islice(states, 14):
         X, G = state.exact
         np.testing.assert_allclose(X.T @ X, np.eye(5), atol=1e-11)
-        wrong = np.linalg.norm((G - B @ X)[:, :2], axis=0).max() / state.values[0]
-        assert wrong <= 4 * state.noise + 1e-13
+        wrong = np.linalg.norm((G - B @ X)[:, :2]) / state.values[0]
+        assert wrong <= state.noise + 1e-13
         noises.append(state.noise)
-        np.testing.assert_allclose(np.diag(np.diag(state.projected)), state.projected, atol=1e-9)
     assert max(noises) > 0
 
 

@@ -19,10 +19,10 @@ def test_graded_singular_values_are_right_to_the_last_digits(size, workers):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_left_vectors_are_orthonormal_in_the_order_of_the_rows(method, shuffle):
+@pytest.mark.parametrize("partition", ["contiguous", "shuffled"])
+def test_left_vectors_are_orthonormal_in_the_order_of_the_rows(method, partition):
     A = with_spectrum(90, 0.5 ** np.arange(9), seed=2)
-    options = {"method": method, "workers": 5, "shuffle": shuffle, "rng": 3}
+    options = {"method": method, "workers": 5, "partition": partition, "rng": 3}
     r = lp.svd(A, 4, return_u=True, max_rounds=40, **options)
     assert np.abs(r.U.T @ r.U - np.eye(4)).max() < 40 * EPS
     residual = A @ r.components.T - r.U * r.singular_values

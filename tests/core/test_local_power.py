@@ -12,8 +12,9 @@ import localpower as lp
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
-from localpower.methods.local_power import State, local_power
+from localpower.methods.local_power import local_power
 from localpower.methods.schedule import constant, halving
+from localpower.methods.state import State
 
 A = with_spectrum(300, 0.8 ** np.arange(12), seed=1)
 
@@ -100,15 +101,15 @@ def test_shards_with_fewer_rows_than_columns_leave_nothing_to_chance(cuts, align
 
 
 def test_one_shot_is_one_round_of_all_steps():
-    one_shot = lp.svd(A, 3, method="one_shot", steps=25, workers=4, rng=0)
-    single = lp.svd(A, 3, steps=25, max_rounds=1, workers=4, rng=0)
-    times = lp.svd(A, 3, schedule={0, 25}, workers=4, rng=0)
+    one_shot = lp.svd(A, 3, method="one_shot:steps=25", workers=4, rng=0)
+    single = lp.svd(A, 3, method="local_power:steps=25", max_rounds=1, workers=4, rng=0)
+    times = lp.svd(A, 3, method=lp.LocalPower(schedule={0, 25}), workers=4, rng=0)
     assert one_shot.basis.tobytes() == single.basis.tobytes() == times.basis.tobytes()
     assert [record.steps for record in one_shot.history] == [25]
 
 
 def test_explicit_communication_times_set_the_steps_and_the_end():
-    result = lp.svd(A, 3, schedule={0, 8, 12, 14, 15}, workers=4, rng=0)
+    result = lp.svd(A, 3, method=lp.LocalPower(schedule={0, 8, 12, 14, 15}), workers=4, rng=0)
     assert [record.steps for record in result.history] == [8, 4, 2, 1]
 
 
@@ -124,7 +125,9 @@ def test_explicit_communication_times_set_the_steps_and_the_end():
     ],
 )
 def test_every_schedule_takes_the_steps_it_says(schedule, steps):
-    result = lp.svd(A, 3, steps=6, schedule=schedule, max_rounds=6, workers=2, rng=0)
+    result = lp.svd(
+        A, 3, method=lp.LocalPower(steps=6, schedule=schedule), max_rounds=6, workers=2, rng=0
+    )
     assert [record.steps for record in result.history] == steps
 
 
@@ -133,7 +136,10 @@ def test_many_local_steps_stall_and_decay_goes_on():
     V = np.linalg.svd(A)[2][:3].T
     errors = {
         schedule: lp.subspace_distance(
-            lp.svd(blocks, 3, steps=4, schedule=schedule, max_rounds=120, rng=0).components.T, V
+            lp.svd(
+                blocks, 3, method=lp.LocalPower(steps=4, schedule=schedule), max_rounds=120, rng=0
+            ).components.T,
+            V,
         )
         for schedule in ("constant", "halving")
     }
@@ -172,7 +178,9 @@ def test_the_adaptive_schedule_goes_on_where_constant_steps_stall():
     target = np.linalg.svd(A)[2][:3].T
 
     def run(schedule):
-        result = lp.svd(A, 3, steps=8, schedule=schedule, workers=6, max_rounds=200, rng=0)
+        result = lp.svd(
+            A, 3, method=lp.LocalPower(steps=8, schedule=schedule), workers=6, max_rounds=200, rng=0
+        )
         return lp.subspace_distance(target, result.components.T), result.history
 
     stalled, _ = run("constant")

@@ -5,7 +5,8 @@ import pytest
 from helpers import LAPACK_SHAPES, LAPACK_TYPES, lapack_matrix, lapack_ratios, with_spectrum
 
 import localpower as lp
-from localpower.methods.local_ritz import PROPOSALS, outside
+from localpower.methods.ritz import PROPOSALS
+from localpower.methods.search import outside
 
 
 def slow(rows=4000, columns=120, seed=0):
@@ -26,8 +27,8 @@ def test_every_proposal_reaches_the_tolerance(proposal, sort):
     A = slow()
     if sort:
         A = A[np.argsort(A[:, 0])]
-    result = lp.svd(A, 5, method="local_ritz", proposal=proposal, tol=1e-8, workers=8,
-                    max_rounds=100, rng=0)  # fmt: skip
+    options = {"tol": 1e-8, "workers": 8, "max_rounds": 100, "rng": 0}
+    result = lp.svd(A, 5, f"local_ritz:proposal={proposal}", **options)
     assert result.reason == "angle"
     assert sine(A, result) <= 1e-8
 
@@ -37,13 +38,13 @@ def test_every_proposal_reaches_the_tolerance(proposal, sort):
 def test_local_work_saves_rounds_against_block_krylov_and_plain_iteration(proposal, seed):
     A = slow(seed=seed)
 
-    def rounds(**how):
-        result = lp.svd(A, 5, tol=1e-8, workers=8, max_rounds=2000, rng=seed, **how)
+    def rounds(method):
+        result = lp.svd(A, 5, method, tol=1e-8, workers=8, max_rounds=2000, rng=seed)
         assert result.converged
         return len(result.history)
 
-    ritz = rounds(method="local_ritz", proposal=proposal)
-    assert ritz < rounds(method="block_krylov")
+    ritz = rounds(f"local_ritz:proposal={proposal}")
+    assert ritz < rounds("block_krylov")
     target = np.linalg.svd(A, full_matrices=False)[2][:5].T
 
     def near(record, state):
@@ -55,12 +56,12 @@ def test_local_work_saves_rounds_against_block_krylov_and_plain_iteration(propos
 
 def test_rounds_exchanges_and_hops_are_counted_apart():
     A = slow()
-    anchor = lp.svd(A, 5, method="local_ritz", proposal="anchor", tol=1e-8, workers=4, rng=0)
+    anchor = lp.svd(A, 5, method="local_ritz:proposal=anchor", tol=1e-8, workers=4, rng=0)
     iterate = anchor.ledger.phase("iterate")
     assert iterate.rounds == len(anchor.history)
     assert iterate.exchanges == iterate.rounds - 2  # none after the warm start, none after the end
     assert iterate.hops == iterate.rounds + iterate.exchanges
-    everyone = lp.svd(A, 5, method="local_ritz", proposal="all", tol=1e-8, workers=4, rng=0)
+    everyone = lp.svd(A, 5, method="local_ritz:proposal=all", tol=1e-8, workers=4, rng=0)
     assert everyone.ledger.phase("iterate").exchanges == 1
     krylov = lp.svd(A, 5, method="block_krylov", tol=1e-8, workers=4, rng=0)
     assert krylov.ledger.exchanges == 0
@@ -90,7 +91,7 @@ def test_rows_of_lower_rank_than_asked_for_end_well(rank):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_full_rank_has_lapacks_ratios(shape, name, shards, dtype):
     A = lapack_matrix(name, shape, dtype)
-    options = {"method": "local_ritz", "width": shape[1], "workers": shards, "rng": 0}
+    options = {"method": f"local_ritz:width={shape[1]}", "workers": shards, "rng": 0}
     found = lp.svd(A, min(shape), return_u=True, **options)
     assert max(lapack_ratios(A, found).values()) < 50
     assert (np.diff(found.singular_values) <= 0).all()

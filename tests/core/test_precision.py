@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import localpower as lp
 from localpower.core.rounding import UNITS, finite, from_wire, to_wire
 from localpower.methods.rounding import SAFETY, Standing, WireRounding
 
@@ -110,3 +111,28 @@ def test_a_block_is_rounded_to_the_fewest_bytes_that_do_no_harm(residual, gap, t
 def test_the_first_block_is_sent_in_full_where_digits_are_wanted():
     assert WireRounding("bfloat16", 2, 1e-8, 1e-16).for_block(None) == "float64"
     assert WireRounding("bfloat16", 2, 1e-8, 1e-6).for_block(None) == "float32"
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+@pytest.mark.parametrize("start", ["merged", "random"])
+def test_what_rounding_did_to_an_image_is_never_more_than_a_state_says(wire, start):
+    rng = np.random.default_rng(4)
+    C = rng.standard_normal((300, 12)) * 0.8 ** np.arange(12)
+    common = np.ones((300, 1)) @ rng.standard_normal((1, 12))
+    A = np.vstack([C + 30 * common, C - 30 * common]) / 128  # large in each shard
+    B, parts = A.T @ A, np.array_split(A, 40)
+    method = lp.methods.BlockKrylov(start=start, wire=wire, width=4)
+
+    def look(record, state):
+        if state.exact is not None:
+            X, G = state.exact
+            wrong = np.linalg.norm((G - B @ X)[:, :3]) / np.linalg.norm(B, 2)
+            assert wrong <= state.noise + 1e-13
+        if state.hidden < np.inf and state.space.shape[1]:
+            outside = np.eye(12) - state.space @ state.space.T
+            assert np.linalg.eigvalsh(outside @ B @ outside)[-1] <= state.hidden * (1 + 1e-9) + 1e-9
+
+    result = lp.svd(parts, 3, method, tol=1e-9, engine="inline", rng=0, callback=look)
+    truth = np.linalg.svd(A, full_matrices=False)[2][:3].T
+    assert result.converged
+    assert lp.subspace_distance(truth, result.components.T) <= 1e-9

@@ -9,9 +9,10 @@ from localpower.core.linalg import random_basis
 from localpower.engines.base import Engine
 from localpower.engines.ledgered import Ledgered
 from localpower.engines.retrying import Retrying
-from localpower.methods.local_power import State, local_power
-from localpower.methods.local_ritz import local_ritz
+from localpower.methods.local_power import local_power
+from localpower.methods.ritz import local_ritz
 from localpower.methods.schedule import constant
+from localpower.methods.state import State
 from localpower.worker.tasks import LeadingFactor, LowRank, MeasuredReply, Product
 
 D, R = 20_000, 15

@@ -321,7 +321,7 @@ BUDGETS = {"run": "40MiB", "task": "20MiB", "block": "16MiB"}  # 4 shards of 7 M
 
 
 def run(path, memory, engine, workers=4):
-    options = {"steps": P, "max_rounds": ROUNDS, "rng": 0, "return_u": True}
+    options = {"method": f"local_power:steps={P}", "max_rounds": ROUNDS, "rng": 0, "return_u": True}
     return lp.svd(path, 2, memory=memory, engine=engine, workers=workers, **options)
 
 

@@ -1,6 +1,7 @@
 """When a run is done, and what it may then claim: every reason, from certificates made by hand."""
 
 import warnings
+from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,39 +10,33 @@ import pytest
 from helpers import EPS, with_spectrum
 
 import localpower as lp
-from localpower import api
-from localpower.api import (
-    GIVEN_UP,
-    MOST_DRAWS,
-    NEAR,
-    ROUGH,
-    ROUNDS,
-    STALL,
-    ZERO,
-    CheckpointWriter,
-    Choice,
-    Options,
-    Outcome,
-    Relay,
-    StoppingRule,
-    _certainty,
-    _check_used,
-    _conclude,
-    _doubt,
-    _good_enough,
-    _is_graded,
-    _relay,
-    _stalled,
-    _start_of,
-    _warm,
-    returns_certified_basis,
-)
-from localpower.checkpoint import Checkpoint
+from localpower.checkpoint import CheckpointWriter, Snapshot
 from localpower.core.certificate import ROUNDING, Certificate, Known
+from localpower.core.ledger import Record
+from localpower.data.source import open_source
 from localpower.engines.inline import Inline
-from localpower.methods.local_power import State
-from localpower.methods.schedule import constant
-from localpower.result import Record
+from localpower.engines.ledgered import Ledgered
+from localpower.iteration import ROUNDS, Relay, doubt_of, follow, relay_of
+from localpower.methods import REGISTRY, Auto, Choice, Method, Start, method_from
+from localpower.methods.factors import ZERO, is_graded
+from localpower.methods.local_ritz import start_of
+from localpower.methods.state import MOST_DRAWS, State
+from localpower.options import certainty_of
+from localpower.planning import problem_of
+from localpower.progress import Progress
+from localpower.run import Run
+from localpower.stopping import (
+    NEAR,
+    REASONS,
+    ROUGH,
+    STALL,
+    Outcome,
+    StoppingRule,
+    conclude,
+    good_enough,
+    returns_certified_basis,
+    stalled,
+)
 
 TOL, SURE = 1e-6, 1e-4
 STATE = State(np.eye(4, 2), round=1, steps=1)
@@ -50,13 +45,13 @@ CLOSE = replace(FAR, angle=TOL)
 TIE = replace(FAR, angle=1.0, gap=TOL, residuals=np.array([0.0, TOL]))
 
 
-def judge(**other):
+def rule(**other):
     options = {"max_rounds": 9, "max_bytes": 100.0, "max_seconds": 10.0} | other
     return StoppingRule(2, TOL, SURE, 1.0, EPS, **options)
 
 
-def verdict(found, judge=judge(), state=STATE, history=(), spent=0.0, seconds=0.0):  # noqa: B008
-    return judge.verdict(state, found, list(history), spent, seconds)
+def verdict(found, rule=rule(), state=STATE, history=(), spent=0.0, seconds=0.0):  # noqa: B008
+    return rule.verdict(state, found, list(history), spent, seconds)
 
 
 def records(*residuals, steps=4):
@@ -68,7 +63,7 @@ def test_an_angle_within_the_tolerance_is_enough_if_it_is_sure():
     assert verdict(replace(CLOSE, angle=1.01 * TOL)) is None
     probable = replace(CLOSE, proven=False, p=SURE)
     assert verdict(probable) == "angle"
-    assert verdict(replace(probable, p=1.01 * SURE), judge(learns=True)) is None
+    assert verdict(replace(probable, p=1.01 * SURE), rule(learns=True)) is None
     assert verdict(replace(CLOSE, gap=0.0, residuals=np.ones(1))) == "angle"
     assert verdict(replace(TIE, angle=TOL)) == "angle"
 
@@ -77,15 +72,15 @@ def test_a_tie_is_enough_if_residuals_are_small_and_it_is_sure():
     assert verdict(TIE) == "residual"
     assert verdict(replace(TIE, gap=1.01 * TOL)) is None
     assert verdict(replace(TIE, residuals=np.array([0.0, 1.01 * TOL]))) is None
-    assert verdict(TIE, judge(ties=False)) is None
+    assert verdict(TIE, rule(ties=False)) is None
     assert verdict(replace(TIE, proven=False, p=1.0)) == "unsure"
     assert verdict(replace(TIE, proven=False, p=SURE)) == "residual"
 
 
 def test_what_is_not_sure_goes_on_as_long_as_probes_may_tell_more():
     doubtful = replace(CLOSE, proven=False, p=0.5)
-    assert verdict(doubtful, judge(learns=False)) == "unsure"
-    learning = judge(learns=True)
+    assert verdict(doubtful, rule(learns=False)) == "unsure"
+    learning = rule(learns=True)
     assert verdict(doubtful, learning, replace(STATE, draws=MOST_DRAWS)) is None
     assert verdict(doubtful, learning, replace(STATE, draws=MOST_DRAWS + 1)) == "unsure"
     assert verdict(doubtful, learning, spent=101.0) == "budget"
@@ -93,7 +88,7 @@ def test_what_is_not_sure_goes_on_as_long_as_probes_may_tell_more():
 
 
 def test_only_a_proof_will_do_where_one_is_asked_for():
-    strict = replace(judge(learns=True), certainty=0.0)
+    strict = replace(rule(learns=True), certainty=0.0)
     assert verdict(CLOSE, strict) == "angle"
     assert verdict(replace(CLOSE, proven=False, p=1e-30), strict) is None
 
@@ -115,14 +110,14 @@ def test_local_steps_without_progress_end_a_run():
 
 
 def test_a_run_stalls_if_no_residual_of_some_rounds_is_a_tenth_smaller():
-    assert _stalled(records(*[0.1] * STALL))
-    assert not _stalled(records(*[0.1] * (STALL - 1)))
-    assert not _stalled(records(*[0.1] * (STALL - 1), 0.089))
-    assert not _stalled(records(0.1, 0.089, *[0.1] * (STALL - 2)))
-    assert _stalled(records(*[0.1] * (STALL - 1), 0.091))
-    assert _stalled(records(1.0, *[0.1] * STALL))  # what was before does not count
-    assert not _stalled(records(*[0.1] * (STALL - 1), None))
-    assert not _stalled(records(*[0.1] * STALL, steps=1))
+    assert stalled(records(*[0.1] * STALL))
+    assert not stalled(records(*[0.1] * (STALL - 1)))
+    assert not stalled(records(*[0.1] * (STALL - 1), 0.089))
+    assert not stalled(records(0.1, 0.089, *[0.1] * (STALL - 2)))
+    assert stalled(records(*[0.1] * (STALL - 1), 0.091))
+    assert stalled(records(1.0, *[0.1] * STALL))  # what was before does not count
+    assert not stalled(records(*[0.1] * (STALL - 1), None))
+    assert not stalled(records(*[0.1] * STALL, steps=1))
 
 
 def test_budgets_are_spent_when_more_was_moved_or_went_by():
@@ -135,27 +130,27 @@ def test_budgets_are_spent_when_more_was_moved_or_went_by():
 
 
 def test_without_a_tolerance_no_certificate_ends_a_run():
-    everything = replace(judge(), tol=0.0)
+    everything = replace(rule(), tol=0.0)
     for found in (replace(CLOSE, angle=0.0), replace(TIE, gap=0.0), replace(FAR, rounded=True)):
         assert verdict(found, everything) is None
     assert verdict(FAR, everything, history=records(*[0.1] * STALL)) is None
 
 
-def test_a_judge_hands_on_what_it_knows():
+def test_a_rule_hands_on_what_it_knows():
     class Asked(State):
         def certificate(self, rank, known, tol, certainty):
             return rank, known, tol, certainty
 
     known = Known(4, 1.0, EPS, 0.25)
-    assert judge(noise=0.25).certificate(Asked(np.eye(4, 2))) == (2, known, TOL, SURE)
+    assert rule(noise=0.25).certificate(Asked(np.eye(4, 2))) == (2, known, TOL, SURE)
 
 
 def test_probes_are_drawn_where_they_may_tell_more():
     rng = np.random.default_rng(0)
-    assert _doubt(judge(learns=False), rng) is None
-    doubt = _doubt(judge(learns=True), rng)
+    assert doubt_of(rule(learns=False), rng) is None
+    doubt = doubt_of(rule(learns=True), rng)
     assert doubt.certainty == SURE
-    assert doubt.seed != _doubt(judge(learns=True), rng).seed
+    assert doubt.seed != doubt_of(rule(learns=True), rng).seed
     assert rng.random() == np.random.default_rng(0).random()  # the start has its own numbers
 
 
@@ -202,58 +197,61 @@ def test_a_relay_hands_on_states_as_they_are_until_the_method_changes():
     assert [state.round for state in empty] == [1]
 
 
+def start(**options):
+    return Start(1, 1, np.random.default_rng(0), **options)
+
+
 def test_the_chosen_method_has_three_times_the_rounds_that_were_predicted():
-    options = Options(1, 1, constant(1), "none", "server", 1, "residual")
     engine = Inline()
+    engine.columns = 3
+    dpi, tsqr = method_from("dpi"), method_from("tsqr")
     for predicted, patience in ((2, ROUNDS), (ROUNDS, 3 * ROUNDS)):
-        relay = _relay(
-            engine, np.random.default_rng(0), options, Choice("dpi", "", predicted, ("tsqr",))
-        )
-        assert [(name, rounds) for name, _, rounds in relay._legs] == [
-            ("dpi", patience),
-            ("tsqr", patience),
+        relay = relay_of(Choice(dpi, "", predicted, (tsqr,)), engine, start())
+        assert [(method, rounds) for method, _, rounds in relay._legs] == [
+            (dpi, patience),
+            (tsqr, patience),
         ]
 
 
-def test_a_method_that_follows_has_its_own_start_and_the_rest_of_the_chances(monkeypatch):
-    given = {}
+def test_a_method_that_follows_has_its_own_start_and_the_rest_of_the_chances():
+    given = []
 
-    def noted(name):
-        return lambda engine, generator, options: given.update({name: options}) or iter(())
+    class Noted(Method):
+        name = "noted"
 
-    for name in ("dpi", "local_ritz"):
-        monkeypatch.setitem(api.METHODS, name, noted(name))
-    doubt = _doubt(judge(learns=True), np.random.default_rng(0))
-    options = Options(1, 1, constant(1), "none", "server", 1, "residual", begin=STATE, doubt=doubt)
-    choice = Choice("dpi", "", 1, ("local_ritz",), merged=7)
-    _relay(Inline(), np.random.default_rng(0), options, choice)
-    assert given["dpi"] is options
+        def states(self, engine, start):
+            given.append(start)
+            return iter(())
+
+    doubt = doubt_of(rule(learns=True), np.random.default_rng(0))
+    choice = Choice(Noted(), "", 1, (Noted(),))
+    relay_of(choice, Inline(), start(state=STATE, doubt=doubt))
+    first, later = given
+    assert (first.state, first.doubt) == (STATE, doubt)
     assert doubt.before == 0
-    later = given["local_ritz"]
-    assert (later.begin, later.merged) == (None, 7)
+    assert later.state is None
     assert later.doubt == replace(doubt, before=MOST_DRAWS + 1)  # as many may be drawn before
-    _relay(Inline(), np.random.default_rng(0), replace(options, doubt=None), choice)
-    assert given["local_ritz"].doubt is None
+    relay_of(choice, Inline(), start())
+    assert given[-1].doubt is None
 
 
 def chosen(rows, columns):
-    options = Options(2, 7, constant(1), "none", "server", 1, "residual")
-    source = api.open_source(np.ones((rows, columns)))
-    return api._choose(source, Inline(), 2, options, 1e-8, False, None, "float64")
+    source = open_source(np.ones((rows, columns)))
+    return Auto().choose(problem_of(source, Inline(), 2, 2, 7, 1e-8, False, None))
 
 
 def test_where_rows_are_few_all_their_eigenvectors_are_merged_in_the_end():
     for rows, columns in ((50, 2000), (1024, 1024), (1024, 1200)):
         choice = chosen(rows, columns)
-        assert choice.method not in api.ONE_ROUND
-        assert (choice.others, choice.merged) == (("local_ritz",), rows)
+        assert not choice.method.exact
+        assert list(map(str, choice.others)) == [f"local_ritz:start=merged:{rows}"]
     for rows, columns in ((1025, 1200), (3000, 2000)):
         choice = chosen(rows, columns)
-        assert choice.method not in api.ONE_ROUND
-        assert (choice.others, choice.merged) == (("local_ritz", "tsqr"), 0)
+        assert not choice.method.exact
+        assert list(map(str, choice.others)) == ["local_ritz", "tsqr"]
     exact = chosen(50, 50)
-    assert (exact.method, exact.others) == ("gram", ("tsqr",))
-    assert chosen(50, 49).merged == 0
+    assert list(map(str, (exact.method, *exact.others))) == ["gram", "tsqr"]
+    assert list(map(str, chosen(50, 49).others)) == ["tsqr"]
 
 
 @pytest.mark.parametrize(
@@ -261,18 +259,18 @@ def test_where_rows_are_few_all_their_eigenvectors_are_merged_in_the_end():
     [("merged", ("merged", 0)), ("merged:200", ("merged", 200)), ("random", ("random", 0))],
 )
 def test_a_start_is_read_with_how_many_are_merged(start, read):
-    assert _start_of(start) == read
+    assert start_of(start) == read
 
 
 @pytest.mark.parametrize("start", ["random:5", "merged:", "merged:-1", "merged:x", "warm", 3, None])
 def test_a_start_that_is_not_known_is_refused(start):
     with pytest.raises(ValueError, match="start="):
-        _start_of(start)
+        start_of(start)
 
 
 def test_what_rounding_allows_is_good_enough_if_it_is_sure():
     def good(reason="rounding", found=FAR, certainty=SURE):
-        return _good_enough(outcome(reason, found), certainty)
+        return good_enough(outcome(reason, found), certainty)
 
     near = replace(FAR, angle=ROUGH)
     assert good(found=near)
@@ -294,7 +292,7 @@ def outcome(reason, found=None):
 def concluded(method, reason, found=None, tol=TOL):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        said = _conclude(method, outcome(reason, found), tol)
+        said = conclude(method_from(method), outcome(reason, found), tol)
     return said, [str(each.message) for each in caught]
 
 
@@ -309,13 +307,13 @@ def test_what_was_not_reached_is_warned_of_with_the_remedy(reason):
     assert said == reason
     (text,) = warned
     assert f"({reason})" in text
-    assert api.REMEDIES[reason] in text
+    assert REASONS[reason].remedy in text
     assert "proven" in text
     assert "p = " not in text
     (doubted,) = concluded("dpi", reason, replace(FAR, proven=False, p=0.5))[1]
     assert "if nothing was missed (p = 0.5)" in doubted
     assert "proven" not in doubted
-    assert (", or take method='local_ritz'" in text) == (reason == "max_rounds")
+    assert ("raise max_rounds, or take method='local_ritz'" in text) == (reason == "max_rounds")
     assert concluded("dpi", reason, FAR, tol=0.0) == (reason, [])
 
 
@@ -323,14 +321,15 @@ def test_exact_methods_are_exact_unless_rounding_keeps_them_from_the_tolerance()
     assert concluded("tsqr", "end", CLOSE) == ("exact", [])
     assert concluded("tsqr", "angle", CLOSE)[0] == "exact"
     assert concluded("tsqr", "end", FAR)[0] == "rounding"
-    assert concluded("tsqr", "end", replace(FAR, gap=TOL)) == ("exact", [])
+    assert concluded("tsqr", "end", replace(TIE, gap=TOL)) == ("exact", [])
+    assert concluded("tsqr", "end", replace(FAR, gap=TOL))[0] == "rounding"
     assert concluded("tsqr", "end", replace(FAR, gap=1.01 * TOL))[0] == "rounding"
     assert concluded("tsqr", "end", FAR, tol=0.0) == ("exact", [])
     assert concluded("tsqr", "end", None) == ("exact", [])
     assert concluded("gram", "angle", CLOSE) == ("angle", [])
     assert concluded("gram", "residual", TIE) == ("residual", [])
     assert concluded("gram", "rounding", FAR)[0] == "rounding"
-    lost = replace(FAR, angle=1.0, gap=0.0, vanishing=True)
+    lost = replace(TIE, gap=0.0, vanishing=True)
     assert concluded("gram", "rounding", lost)[0] == "rounding"
     assert concluded("gram", "end", lost) == ("exact", [])
     assert concluded("gram", "end", CLOSE) == ("exact", [])
@@ -348,10 +347,9 @@ def test_a_search_that_finds_nothing_new_is_unsure_or_rounded(method):
 
 def test_a_last_value_between_zero_and_its_square_root_is_graded():
     rows, columns = 50, 20
-    source = SimpleNamespace(dtype=np.dtype(float), rows=rows, columns=columns)
 
     def graded(last, top=3.0):
-        return _is_graded(SimpleNamespace(singular_values=np.array([top, last])), source)
+        return is_graded(np.array([top, last]), (rows, columns), np.dtype(float))
 
     zero, square = ZERO * np.sqrt(rows) * EPS, 2 * np.sqrt(ROUNDING * EPS)
     assert not graded(0.99 * zero * 3)
@@ -364,7 +362,9 @@ def test_a_last_value_between_zero_and_its_square_root_is_graded():
 @pytest.mark.parametrize("method", ["gram", "local_ritz", "block_lanczos", "dpi"])
 def test_values_that_their_squares_cannot_tell_from_zero_are_not_converged(method):
     graded = with_spectrum(60, [1, 1e-9, 1e-10, 1e-11])
-    with pytest.warns(lp.ConvergenceWarning, match="numbers have too few digits"):
+    with pytest.warns(
+        lp.ConvergenceWarning, match="too small, compared with the first, for the precision"
+    ):
         lost = lp.svd(graded, 2, method=method, tol=1e-8, max_rounds=90, workers=2, rng=0)
     assert (lost.reason, lost.converged) == ("rounding", False)
     zero = with_spectrum(60, [1, 0, 0, 0])
@@ -413,7 +413,7 @@ def test_a_result_is_what_is_certified_near_the_answer_or_after_local_steps():
 
 
 A = with_spectrum(80, 0.9 ** np.arange(20))
-LOUD = {"method": "dpi", "width": 4, "tol": 1e-13, "workers": 2, "rng": 0}
+LOUD = {"method": "dpi:width=4", "tol": 1e-13, "workers": 2, "rng": 0}
 
 
 def fit(**options):
@@ -423,7 +423,7 @@ def fit(**options):
 
 
 def test_rounds_bytes_and_steps_of_the_history_are_those_of_the_ledger():
-    result = fit(method="local_power", steps=3, max_rounds=5)
+    result = fit(method="local_power:steps=3,width=4", max_rounds=5)
     assert [record.round for record in result.history] == [1, 2, 3, 4, 5]
     assert [record.steps for record in result.history] == [3] * 5
     iterate = result.ledger.phase("iterate")
@@ -438,7 +438,7 @@ def test_a_budget_of_bytes_ends_after_the_round_that_exceeds_it(rounds):
     each = fit(max_rounds=1).history[0]
     size = each.bytes_up + each.bytes_down
     for spare, count in ((0, rounds + 1), (-1, rounds)):
-        result = fit(max_rounds=9, max_bytes=rounds * size + spare)
+        result = fit(max_rounds=9, budget=lp.Budget(bytes=rounds * size + spare))
         assert (result.reason, len(result.history)) == ("budget", count)
 
 
@@ -446,32 +446,47 @@ def test_a_run_that_goes_on_counts_what_was_spent_before(tmp_path):
     path = tmp_path / "run"
     first = fit(max_rounds=3, checkpoint=path)
     size = first.history[0].bytes_up + first.history[0].bytes_down
-    more = fit(max_rounds=9, checkpoint=path, resume=True, max_bytes=5 * size - 1)
+    more = fit(
+        max_rounds=9,
+        checkpoint=lp.Checkpoint(path, resume=True),
+        budget=lp.Budget(bytes=5 * size - 1),
+    )
     assert (more.reason, len(more.history)) == ("budget", 5)
     assert [record.round for record in more.history] == [1, 2, 3, 4, 5]
     assert [record.steps for record in more.history] == [1] * 5
     assert more.ledger.phase("iterate").rounds == 5
-    again = fit(max_rounds=5, checkpoint=path, resume=True)
+    again = fit(max_rounds=5, checkpoint=lp.Checkpoint(path, resume=True))
     assert (again.reason, len(again.history)) == ("max_rounds", 5)
     assert again.ledger.phase("iterate").rounds == 5
-    fewer = fit(max_rounds=2, checkpoint=path, resume=True)
+    fewer = fit(max_rounds=2, checkpoint=lp.Checkpoint(path, resume=True))
     assert (fewer.reason, len(fewer.history)) == ("max_rounds", 5)
 
 
 def test_seconds_of_earlier_rounds_count(tmp_path):
-    short = fit(max_rounds=9, max_seconds=1e-9)
+    short = fit(max_rounds=9, budget=lp.Budget(seconds=1e-9))
     assert (short.reason, len(short.history)) == ("budget", 1)
     path = tmp_path / "run"
     fit(max_rounds=3, checkpoint=path)
-    assert fit(max_rounds=9, checkpoint=path, resume=True, max_seconds=1e-9).reason == "budget"
+    assert (
+        fit(
+            max_rounds=9,
+            checkpoint=lp.Checkpoint(path, resume=True),
+            budget=lp.Budget(seconds=1e-9),
+        ).reason
+        == "budget"
+    )
 
 
 def test_a_callback_that_ends_a_run_is_its_reason_and_what_was_reached_is_kept(tmp_path):
     path = tmp_path / "run"
-    how = {"checkpoint": path, "every": 100}  # it is written at the end all the same
-    result = fit(max_rounds=9, **how, callback=lambda record, state: record.round == 4)
+    rare = lp.Checkpoint(path, every=100)  # it is written at the end all the same
+    result = fit(max_rounds=9, checkpoint=rare, callback=lambda record, state: record.round == 4)
     assert (result.reason, len(result.history), result.converged) == ("callback", 4, False)
-    more = fit(max_rounds=6, **how, resume=True, callback=lambda record, state: record.round < 5)
+    more = fit(
+        max_rounds=6,
+        checkpoint=replace(rare, resume=True),
+        callback=lambda record, state: record.round < 5,
+    )
     assert (more.history[3], len(more.history)) == (result.history[3], 6)
     sure = {"tol": 0.02, "max_rounds": 90}  # ends as it would without a callback
     both = fit(**sure, callback=lambda record, state: record.angle <= 0.02 and record.p <= 1e-6)
@@ -481,10 +496,10 @@ def test_a_callback_that_ends_a_run_is_its_reason_and_what_was_reached_is_kept(t
 
 def test_a_run_that_is_done_does_nothing_more(tmp_path):
     path = tmp_path / "run"
-    easy = {"tol": 0.02, "max_rounds": 90, "checkpoint": path}
-    first = fit(**easy)
+    easy = {"tol": 0.02, "max_rounds": 90}
+    first = fit(**easy, checkpoint=path)
     assert first.reason == "angle"
-    again = fit(**easy, resume=True)
+    again = fit(**easy, checkpoint=lp.Checkpoint(path, resume=True))
     assert again.reason == "angle"
     assert len(again.history) == len(first.history)
     assert again.certificate.angle == first.certificate.angle == first.history[-1].angle
@@ -499,10 +514,10 @@ def test_what_a_round_certifies_is_in_its_record():
 
 
 def test_a_schedule_that_ends_is_an_end():
-    result = fit(method="local_power", schedule={0, 2, 3}, max_rounds=9)
+    result = fit(method=lp.LocalPower(schedule={0, 2, 3}, width=4), max_rounds=9)
     assert (result.reason, len(result.history)) == ("end", 2)
     with pytest.raises(ValueError, match="schedule gives no round"):
-        fit(method="local_power", schedule=lambda t: 0)
+        fit(method=lp.LocalPower(schedule=lambda t: 0, width=4))
 
 
 def test_a_degraded_run_is_not_converged():
@@ -511,7 +526,9 @@ def test_a_degraded_run_is_not_converged():
             yield from super().map(task, [n for n in self.numbers(order) if n != 1])
 
     with pytest.warns(lp.DegradedWarning):
-        result = fit(tol=0.02, max_rounds=90, engine=Losing(), on_loss="degrade", retries=0)
+        result = fit(
+            tol=0.02, max_rounds=90, engine=Losing(), faults=lp.Faults(retries=0, on_loss="degrade")
+        )
     assert result.history[-1].angle <= 0.02
     assert (result.reason, result.converged) == ("degraded", False)
     assert result.run["degraded"]
@@ -529,9 +546,8 @@ def test_another_method_follows_one_that_gives_up_and_not_one_that_is_done():
 
     def followed(*legs):
         relay = Relay([(str(n), states(n), 3) for n in legs])
-        engine = api.Ledgered(Inline())
-        args = None, CheckpointWriter(None, 1, {}), None, api.Progress.of(False)
-        found = api._iterate_until(relay, engine, judge(), *args)
+        args = None, CheckpointWriter(None, {}), None, Progress.of(False)
+        found = follow(relay, Ledgered(Inline()), rule(), *args)
         return found.reason, [record.round for record in found.history], relay.method
 
     assert followed(0) == ("rounding", [1], "0")
@@ -545,7 +561,11 @@ def test_another_method_follows_one_that_gives_up_and_not_one_that_is_done():
     assert followed(0, 1) == ("residual", [1], "0")
     doubtful[0] = FAR
     assert followed(0) == ("end", [1, 2, 3], "0")
-    assert set(GIVEN_UP) == {"stalled", "unsure", "rounding"}
+    assert {name for name, reason in REASONS.items() if reason.given_up} == {
+        "stalled",
+        "unsure",
+        "rounding",
+    }
 
 
 @pytest.mark.parametrize(
@@ -562,19 +582,21 @@ def test_another_method_follows_one_that_gives_up_and_not_one_that_is_done():
         ("end", False),
     ],
 )
-def test_a_keeper_knows_which_reasons_more_rounds_would_not_change(tmp_path, reason, kept):
-    keeper = CheckpointWriter(tmp_path / "run", 2, {"seed": 1})
-    assert keeper.found() is None
-    keeper.keep(Checkpoint(STATE, (), (), reason))
-    assert keeper.found().reason == (reason if kept else None)
+def test_a_writer_knows_which_reasons_more_rounds_would_not_change(tmp_path, reason, kept):
+    where = lp.Checkpoint(tmp_path / "run", every=2, resume=True)
+    writer, method = CheckpointWriter(where, {"seed": 1}), method_from("dpi")
+    assert writer.found(method) is None
+    writer.keep(Snapshot(STATE, (), (), reason))
+    assert writer.found(method).reason == (reason if kept else None)
+    assert replace(writer, where=replace(where, resume=False)).found(method) is None
 
 
-def test_a_keeper_writes_when_it_is_time_or_the_run_ends(tmp_path):
-    keeper = CheckpointWriter(tmp_path / "run", 2, {})
-    due = [keeper.due(replace(STATE, round=n), ends=False) for n in (1, 2, 3, 4)]
+def test_a_writer_writes_when_it_is_time_or_the_run_ends(tmp_path):
+    writer = CheckpointWriter(lp.Checkpoint(tmp_path / "run", every=2), {})
+    due = [writer.due(replace(STATE, round=n), ends=False) for n in (1, 2, 3, 4)]
     assert due == [False, True, False, True]
-    assert keeper.due(replace(STATE, round=3), ends=True)
-    for none in (replace(keeper, path=None), replace(keeper, missing=[0])):
+    assert writer.due(replace(STATE, round=3), ends=True)
+    for none in (replace(writer, where=None), replace(writer, missing=[0])):
         assert not none.due(replace(STATE, round=2), ends=True)
 
 
@@ -583,52 +605,64 @@ def test_a_keeper_writes_when_it_is_time_or_the_run_ends(tmp_path):
 
 @pytest.mark.parametrize("value", [1e-12, 0.5, 1, 1.0, np.float32(0.5)])
 def test_a_certainty_is_a_chance(value):
-    assert _certainty(value) == float(value)
+    assert certainty_of(value) == float(value)
 
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.01, True, "likely", None, float("nan")])
 def test_what_is_no_chance_is_refused(value):
     with pytest.raises(ValueError, match="certainty="):
-        _certainty(value)
+        certainty_of(value)
 
 
 def test_a_proof_is_a_certainty_that_no_chance_reaches():
-    assert _certainty("proven") == 0.0
+    assert certainty_of("proven") == 0.0
 
 
-def test_options_that_a_method_has_no_use_for_are_refused():
-    parameters = api.inspect.signature(api.svd).parameters
-    unset = {name: p.default for name, p in parameters.items()}
-    values = {"steps": 3, "schedule": "halving", "align": "signs", "align_at": "worker",
-              "width": 7, "wire": "float32", "warm_start": 1, "proposal": "all",
-              "start": "random"}  # fmt: skip
-    for method in api.METHODS:
-        _check_used(method, unset)
-        for name, value in values.items():
-            if name in api.USES.get(method, ()):
-                _check_used(method, unset | {name: value})
-            else:
-                with pytest.raises(ValueError, match=f"{name}=.*means nothing to"):
-                    _check_used(method, unset | {name: value})
-    _check_used("auto", unset | values)
-    _check_used("tsqr", unset | {"wire": str(np.array("float64"))})  # equal, if not the same
+VALUES = {"steps": 3, "schedule": "halving", "align": "signs", "align_at": "worker", "width": 7,
+          "wire": "float32", "proposal": "all", "start": "random"}  # fmt: skip
+USES = {
+    "local_power": {"steps", "schedule", "align", "align_at", "width", "wire"},
+    "dpi": {"width", "wire"},
+    "one_shot": {"steps", "align", "align_at", "width"},
+    "local_ritz": {"steps", "proposal", "start", "width", "wire"},
+    "block_krylov": {"start", "width", "wire"},
+    "block_lanczos": {"width"},
+    "auto": {"width", "wire"},
+}
+
+
+@pytest.mark.parametrize("method", REGISTRY)
+def test_options_that_a_method_has_no_use_for_are_refused(method):
+    for name, value in VALUES.items():
+        text = f"{method}:{name}={value}"
+        if name in USES.get(method, ()):
+            assert str(method_from(text)) == text
+            continue
+        with pytest.raises(ValueError, match=f"{text}': '{name}={value}' is not an option of it"):
+            method_from(text)
+    with pytest.raises(ValueError, match="means nothing to") if method not in USES else ExitStack():
+        lp.svd(A, 3, method, warm_start=lp.svd(A, 3, "tsqr"), workers=2, rng=0)
+
+
+def warm_state(earlier, columns, seed):
+    engine = Inline()
+    engine.columns = columns
+    asked = SimpleNamespace(warm_start=earlier, rng=np.random.default_rng(seed), checkpoint=None)
+    run = Run(asked, engine, Progress.of(False))
+    run.engine, run.rank, run.width = engine, 2, 5
+    return run.warm_state()
 
 
 def test_a_warm_start_has_what_was_found_first_and_random_columns_behind():
     earlier = lp.svd(A, 3, method="tsqr")
-    engine = Inline()
-    engine.columns = 20
-    options = Options(2, 5, constant(1), "none", "server", 1, "residual")
-    state = _warm(earlier, engine, options, np.random.default_rng(0))
-    Z = state.basis
+    Z = warm_state(earlier, 20, 0).basis
     assert Z.shape == (20, 5)
     np.testing.assert_allclose(Z.T @ Z, np.eye(5), atol=1e-13)
     first, rest = earlier.components[:2].T, earlier.components[2:].T
     assert lp.subspace_distance(first, Z[:, :2]) < 1e-13
     assert 0.01 < np.linalg.norm(rest.T @ Z) < 0.99  # what is beyond the rank is random
-    other = _warm(earlier, engine, options, np.random.default_rng(1)).basis
+    other = warm_state(earlier, 20, 1).basis
     assert np.linalg.norm(Z[:, 2:].T @ other[:, 2:], 2) < 0.999
-    assert _warm(None, engine, options, np.random.default_rng(0)) is None
-    engine.columns = 21
+    assert warm_state(None, 20, 0) is None
     with pytest.raises(ValueError, match="warm_start has 20 columns where the data have 21"):
-        _warm(earlier, engine, options, np.random.default_rng(0))
+        warm_state(earlier, 21, 0)

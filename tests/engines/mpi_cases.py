@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "adversary"))
 
 import numpy as np
 import pytest
@@ -103,6 +104,18 @@ def led():
         assert engine.sum(tasks.Describe(extremes=True)).rows == 300
         with pytest.raises(lp.EngineError, match="another task"):
             next(abandoned)
+
+
+def adversary():
+    """Matrices that are made to mislead get the certificates of one process, and no lies."""
+    with lp.connect(COMM) as engine:
+        if RANK:
+            engine.serve()
+            return
+        from test_engines import CASES, all_complaints
+
+        for number, name in enumerate(CASES):
+            assert not (wrong := all_complaints(engine, number, every=2)), (name, wrong)
 
 
 def shards(rows, count):
@@ -289,7 +302,7 @@ def late():
         tasks.Describe.__call__ = slow
     started = time.monotonic()
     with pytest.raises(lp.EngineError if RANK else lp.WorkerLate, match=r"within 0.5 s"):
-        lp.svd(blocks()[RANK], 4, engine=COMM, deadline=0.5, retries=0)
+        lp.svd(blocks()[RANK], 4, engine=COMM, faults=lp.Faults(deadline=0.5, retries=0))
     assert RANK == 1 or time.monotonic() - started < 2.5
     tasks.Describe.__call__ = describe
     check(blocks()[RANK], blocks(), method="dpi")

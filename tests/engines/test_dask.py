@@ -272,7 +272,9 @@ def test_a_cluster_without_workers_is_told_as_such_and_used_once_it_has_some(mon
                 lp.svd(data, 2, engine=client, memory="1GB")
         monkeypatch.undo()
         with pytest.raises(EngineError, match="the cluster has no workers"):
-            lp.svd(A, 2, engine=client, deadline=1.0)  # which is less than the usual patience
+            lp.svd(
+                A, 2, engine=client, faults=lp.Faults(deadline=1.0)
+            )  # which is less than the usual patience
         later = threading.Timer(0.5, bare.scale, (1,))
         later.start()
         assert lp.svd(A, 2, engine=client, rng=0).converged

@@ -84,6 +84,10 @@ def test_ranks_get_the_bits_of_one_process_or_by_the_librarys_own_sums_those_but
     well(3, "native_data", "led", "own_communicator", "native_order")
 
 
+def test_certificates_of_misleading_matrices_are_those_of_one_process_and_no_lies():
+    well(3, "adversary")
+
+
 def test_more_ranks_than_are_added_at_once_get_the_bits_of_one_process():
     well(9, "bits", "large")
 

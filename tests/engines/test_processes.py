@@ -86,7 +86,16 @@ def test_a_killed_worker_raises_worker_lost_and_nothing_is_left(moment):
             killed.append(victim.pid)
 
     with pytest.raises(lp.WorkerLost, match=r"held shards .*killed by SIGKILL") as caught:
-        lp.svd(A, 3, steps=4, engine="processes:3", workers=6, rng=0, callback=callback, retries=0)
+        lp.svd(
+            A,
+            3,
+            method="local_power:steps=4",
+            engine="processes:3",
+            workers=6,
+            rng=0,
+            callback=callback,
+            faults=lp.Faults(retries=0),
+        )
     assert str(killed[0]) in str(caught.value)
 
 
@@ -100,15 +109,22 @@ def test_a_worker_killed_while_it_computes_raises_worker_lost():
     thread = threading.Thread(target=kill)
     thread.start()
     with pytest.raises(lp.WorkerLost):
-        lp.svd(A, 3, engine="processes:2", steps=100_000, max_rounds=5, rng=0, retries=0)
+        lp.svd(
+            A,
+            3,
+            engine="processes:2",
+            method="local_power:steps=100000",
+            max_rounds=5,
+            rng=0,
+            faults=lp.Faults(retries=0),
+        )
     thread.join()
 
 
 def test_a_lost_worker_leaves_a_brought_engine_usable():
     with lp.connect("processes:2") as engine:
         with pytest.raises(lp.WorkerLost):
-            lp.svd(A, 3, steps=4, engine=engine, rng=0, retries=0,
-                   callback=lambda *_: children()[0].kill())  # fmt: skip
+            lp.svd(A, 3, method="local_power:steps=4", engine=engine, rng=0, faults=lp.Faults(retries=0), callback=lambda *_: children()[0].kill())  # fmt: skip
         again = lp.svd(A, 3, engine=engine, max_rounds=2, rng=0)
     assert np.isfinite(again.singular_values).all()
 
@@ -122,7 +138,16 @@ def test_only_the_worker_that_was_lost_is_started_again(at):
         if record.round == 2:
             psutil.Process(seen[0][at]).kill()
 
-    lp.svd(A, 3, steps=4, engine="processes:3", workers=7, max_rounds=5, rng=0, callback=callback)
+    lp.svd(
+        A,
+        3,
+        method="local_power:steps=4",
+        engine="processes:3",
+        workers=7,
+        max_rounds=5,
+        rng=0,
+        callback=callback,
+    )
     assert set(seen[0]) - set(seen[-1]) == {seen[0][at]}
     assert len(seen[-1]) == 3
 
@@ -142,7 +167,7 @@ def test_an_exception_in_the_callback_leaves_no_process():
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        lp.svd(A, 3, steps=4, engine="processes:2", rng=0, callback=callback)
+        lp.svd(A, 3, method="local_power:steps=4", engine="processes:2", rng=0, callback=callback)
     assert not children()
 
 
@@ -218,8 +243,7 @@ def test_a_lost_worker_is_noticed_while_the_others_compute():
     thread = threading.Thread(target=kill)
     thread.start()
     with pytest.raises(lp.WorkerLost, match=r"killed by SIGKILL"):
-        lp.svd(A, 3, engine="processes:2", workers=2, steps=1_000_000, max_rounds=1, rng=0,
-               retries=0)  # fmt: skip
+        lp.svd(A, 3, engine="processes:2", workers=2, method="local_power:steps=1000000", max_rounds=1, rng=0, faults=lp.Faults(retries=0))  # fmt: skip
     thread.join()
 
 
@@ -260,7 +284,7 @@ def test_a_worker_that_never_starts_is_given_up(monkeypatch):
     monkeypatch.setattr("localpower.engines.processes.COMMAND", "import time; time.sleep(1000)")
     monkeypatch.setattr("localpower.engines.processes.PATIENCE", 0.5)
     with pytest.raises(lp.WorkerLate, match=r"has not started within 0\.5 s"):
-        lp.svd(A, 2, engine="processes:2", rng=0, retries=1)
+        lp.svd(A, 2, engine="processes:2", rng=0, faults=lp.Faults(retries=1))
 
 
 def test_the_deadline_begins_when_workers_have_started(monkeypatch):
@@ -272,7 +296,6 @@ def test_the_deadline_begins_when_workers_have_started(monkeypatch):
         if record.round == 2:
             children()[0].kill()
 
-    result = lp.svd(A, 3, steps=2, engine="processes:2", workers=3, max_rounds=4, rng=0,
-                    deadline=5, callback=callback)  # fmt: skip
+    result = lp.svd(A, 3, method="local_power:steps=2", engine="processes:2", workers=3, max_rounds=4, rng=0, faults=lp.Faults(deadline=5), callback=callback)  # fmt: skip
     assert len(result.run["faults"]) == 1
     assert "killed by SIGKILL" in result.run["faults"][0]["what"]

@@ -1,8 +1,10 @@
 """The machinery of the reproduction, and small replicas of its items."""
 
 import csv
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,12 +13,12 @@ from helpers import projector_gap, with_spectrum
 import localpower as lp
 from localpower.core.linalg import random_basis
 from localpower.data.partition import Partition
-from localpower.diagnostics.heterogeneity import coherence, kappa, rho
 from localpower.engines.inline import Inline
 from localpower.methods.local_power import State, local_power
 from localpower.methods.schedule import constant, parse
 from localpower.paper import bounds, runner, theory
 from localpower.paper import datasets as registry
+from localpower.paper.bounds import coherence, kappa, rho
 from localpower.paper.claims import judge, theorem_2
 from localpower.paper.grams import GramEngine, Grams, in_step
 from localpower.paper.problems import MODES, load
@@ -98,18 +100,38 @@ def published(X, order, start, p, rounds):
     return np.linalg.norm(outside, 2)
 
 
-@pytest.fixture
-def data_dir(tmp_path, monkeypatch):
-    """A folder with stand-ins for three sets, so that nothing needs the real ones."""
-    monkeypatch.delenv("LOCALPOWER_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = tmp_path / "data"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """A folder with stand-ins for two sets, so that nothing needs the real ones."""
+    folder = tmp_path_factory.mktemp("data")
     for seed, name in enumerate(("housing", "splice")):
         rng = np.random.default_rng(seed)
         rows = rng.standard_normal((4000, 9)) * 0.75 ** np.arange(9)
         np.savez(folder / f"{name}.npz", X=rows @ random_basis(9, 9, rng))
     load.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("LOCALPOWER_DATA", raising=False)
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield folder
+
+
+COMPARED = {  # what claims compare, of items that take long
+    "figure-p-m": {"steps": (8, 20), "shards": (50,)},
+    "figure-m-procrustes": {"shards": (20, 80)},
+}
+
+
+@pytest.fixture(scope="module")
+def replicas(data_dir, tmp_path_factory):
+    """A folder with the results of small replicas of the items that claims rest on."""
+    folder = tmp_path_factory.mktemp("replicas")
+    names = ["table-final", "figure-p-procrustes", "figure-p-none", "figure-decay-procrustes"]
+    names += ["figure-m-procrustes", "figure-p-m", "table-eta", "theorem-2"]
+    known = runner.items()
+    small = {name: replace(known[name], **part) for name, part in COMPARED.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "items", lambda: known | small)
+        runner.run(names, folder, str(data_dir), lambda text: None)
     return folder
 
 
@@ -167,12 +189,8 @@ def test_a_run_resumes_where_it_stopped(data_dir, tmp_path):
     assert all(row["sha256"] and row["version"] and row["seed"] == "2021" for row in rows)
 
 
-def test_small_replicas_show_the_direction_of_each_claim(data_dir, tmp_path):
-    folder = tmp_path / "out"
-    names = ["table-final", "figure-p-procrustes", "figure-p-none", "figure-decay-procrustes"]
-    names += ["figure-m-procrustes", "figure-p-m", "table-eta", "theorem-2"]
-    runner.run(names, folder, str(data_dir), lambda text: None)
-    results = Results(folder)
+def test_small_replicas_show_the_direction_of_each_claim(replicas):
+    results = Results(replicas)
     verdicts = {v.claim: v for v in judge(results)}
     expected = [
         "LocalPower has the smallest error",
@@ -189,7 +207,13 @@ def test_small_replicas_show_the_direction_of_each_claim(data_dir, tmp_path):
     assert theorem_2(results).verdict == "supported"
 
 
-def test_the_command_writes_the_page_and_finds_everything_done_again(data_dir, tmp_path):
+def test_the_command_runs_what_is_missing_writes_the_page_and_is_done(data_dir, replicas, tmp_path):
+    head, *rows = (replicas / "trials.csv").read_text().splitlines()
+    table = [o for mode in MODES for o in Results(replicas).of(runner.items()["table-final"], mode)]
+    kept = [row for row in rows if re.match(r"\w+,[\w-]+,[0-8],0,\w+,[04],constant", row)]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "trials.csv").write_text("\n".join([head, *kept, ""]))
+
     def run():
         command = [sys.executable, "-W", "error", "-m", "localpower", "reproduce", "table-final"]
         command += ["-o", str(tmp_path / "out"), "--data-dir", str(data_dir)]
@@ -202,13 +226,13 @@ def test_the_command_writes_the_page_and_finds_everything_done_again(data_dir, t
         assert text in page
     assert "http-equiv" not in page
     assert "<script" not in page
+    assert len(kept) < len(table)
+    assert sorted(map(repr, Results(tmp_path / "out").outcomes)) == sorted(map(repr, table))
     assert "everything is done" in run()
 
 
 def test_a_missing_plot_library_is_said_before_the_work(tmp_path):
-    code = (
-        "import sys; sys.modules['matplotlib'] = None; from localpower.cli import main; "
-    )
+    code = "import sys; sys.modules['matplotlib'] = None; from localpower.cli import main; "
     code += f"sys.exit(main(['reproduce', '-o', {str(tmp_path / 'out')!r}]))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 1

@@ -151,7 +151,7 @@ def undisturbed():
 def test_processes_that_die_or_hang_are_started_again(kind, moment, undisturbed):
     with Disturbed(lp.connect("processes:2"), moment, before=KILLS[kind]) as engine:
         start = time.monotonic()
-        result = fit(engine, deadline=DEADLINE)
+        result = fit(engine, faults=lp.Faults(deadline=DEADLINE))
         assert time.monotonic() - start < 10 * DEADLINE
     assert same_bits(undisturbed, result)
     assert result.ledger == undisturbed.ledger
@@ -215,7 +215,10 @@ def test_dask_workers_that_die_or_hang_are_made_good(
     monkeypatch.setattr("localpower.engines.dask.ANSWER", 1.0)
     clusters["processes:2"].close()  # the only processes are Dask's
     start = time.monotonic()
-    result = fit(Disturbed(clusters["dask:2"], moment, before=KILLS[kind]), deadline=DEADLINE)
+    result = fit(
+        Disturbed(clusters["dask:2"], moment, before=KILLS[kind]),
+        faults=lp.Faults(deadline=DEADLINE),
+    )
     assert time.monotonic() - start < 20 * DEADLINE
     assert same_bits(undisturbed, result)
     assert result.ledger == undisturbed.ledger
@@ -232,7 +235,9 @@ def ray():
 @pytest.mark.parametrize("kind", ["killed", "all killed"])
 def test_actors_of_ray_that_die_are_started_again(kind, moment, undisturbed, ray, monkeypatch):
     monkeypatch.setitem(globals(), "workers", lambda: started("ray::Holder"))
-    result = fit(Disturbed(ray, moment, before=KILLS[kind]), deadline=10 * DEADLINE)
+    result = fit(
+        Disturbed(ray, moment, before=KILLS[kind]), faults=lp.Faults(deadline=10 * DEADLINE)
+    )
     assert same_bits(undisturbed, result)
     assert result.ledger == undisturbed.ledger
     assert result.run["faults"]
@@ -279,7 +284,7 @@ def test_a_lost_shard_is_told_where_the_user_asks_to_go_on(rounds, lost):
         Without(lp.connect("inline"), "") as engine,
         pytest.warns(lp.DegradedWarning, match="80 of 400"),
     ):
-        result = fit(engine, on_loss="degrade", max_rounds=60, return_u=True)
+        result = fit(engine, faults=lp.Faults(on_loss="degrade"), max_rounds=60, return_u=True)
     first = 80 * lost
     assert result.run["degraded"] == [{"shard": lost, "first_row": first, "rows": 80}]
     assert not result.converged
@@ -309,7 +314,7 @@ def test_products_of_the_round_in_which_a_shard_was_lost_stand_in_for_later_ones
         Without(lp.connect("inline"), "") as engine,
         pytest.warns(lp.DegradedWarning, match="160 of 400"),
     ):
-        result = fit(engine, on_loss="degrade", retries=0, max_rounds=40)
+        result = fit(engine, faults=lp.Faults(retries=0, on_loss="degrade"), max_rounds=40)
     told = {f["shards"]: f["then"] for f in result.run["faults"] if f["what"] == "lost"}
     assert told == {(first,): "left out", (2,): "its last product was used"}
 
@@ -319,4 +324,4 @@ def test_bad_options_are_refused():
         with pytest.raises(ValueError, match=next(iter(bad))):
             fit("inline", **bad)
     with pytest.raises(ValueError, match="on_loss"):
-        fit("inline", on_loss="hope")
+        fit("inline", faults=lp.Faults(on_loss="hope"))

@@ -46,7 +46,7 @@ def errors(request, data_set):
             5,
             **steps,
             workers=max(len(A) // 1000, 3),
-            shuffle=True,
+            partition="shuffled",
             scale="max",
             max_rounds=ROUNDS.get(request.param, 40),
             rng=1,

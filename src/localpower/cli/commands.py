@@ -31,7 +31,7 @@ from localpower.cli.options import (
 )
 from localpower.cli.study import add_study
 from localpower.cli.table import Table, discard_output
-from localpower.comparison import compare, picture_path
+from localpower.comparison import compare
 from localpower.core.errors import DataHint, LocalPowerError, warn
 from localpower.data.blocks import Options
 from localpower.data.source import Source, files, open_source
@@ -40,6 +40,7 @@ from localpower.options import Checkpoint
 from localpower.planning import plan
 from localpower.progress import Progress, is_terminal
 from localpower.result import ARRAYS, RUN, Result, model_folder
+from localpower.show.figures import picture_path
 from localpower.show.report import page_path
 from localpower.version import __version__
 

@@ -157,14 +157,6 @@ def weigh(message: Any) -> tuple[int, int]:
     return sum([A.size for _, A in found]), sum([A.nbytes for _, A in found])
 
 
-def size(count: float) -> str:
-    """Bytes for people: 1536 is 1.54 kB (1000 bytes each)."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while count >= 999.5 and len(units) > 1:
-        count, units = count / 1000, units[1:]
-    return f"{count:.0f} {units[0]}" if units[0] == "B" else f"{count:.3g} {units[0]}"
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """One round of the method.

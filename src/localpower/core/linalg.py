@@ -29,7 +29,7 @@ def orth(Y: Array, overwrite: bool = False) -> Array:
     directions are filled with orthonormal ones, so a poor shard never yields a NaN. It may take the
     place of `Y` if that is not needed any more.
     """
-    if Y.ndim == 2 and len(Y) >= TALL:
+    if len(Y) >= TALL:
         out = Y if overwrite else Y.copy()
         if _cholesky_orth(out):
             return out
@@ -66,13 +66,13 @@ def _gram(Y: Array) -> Array:
 
 
 def qr(Y: Array) -> tuple[Array, Array]:
-    """Householder QR, ``Y = QR``, on the last two axes.
+    """Householder QR, ``Y = QR``.
 
     A matrix with very many rows is factored block by block, then the triangles of the blocks: one
     array of its size is made, where LAPACK through numpy makes three.
     """
-    rows, r = Y.shape[-2:]
-    if Y.ndim > 2 or rows < TALL or r > STEP // 4:
+    rows, r = Y.shape
+    if rows < TALL or r > STEP // 4:
         Q, R = np.linalg.qr(Y)
         return Q, R
     Q = np.empty_like(Y)
@@ -106,23 +106,20 @@ def _padded_qr(Y: Array) -> tuple[Array, Array]:
 
 
 def orth_step(Y: Array, Z: Array) -> Array:
-    """Orthonormal basis after the power step ``Y = M Z``, on the last two axes.
+    """Orthonormal basis after the power step ``Y = M Z``.
 
     It is ``orth(Y)`` where Y has full rank. A shard with fewer rows than Z has columns says nothing
     about some directions in the span of Z; those are left as they were. (Householder QR would make
     them up from rounding errors, and the alignment, and with it the result, a matter of chance.)
     The result may take the place of Y.
     """
-    if Y.ndim == 2 and len(Y) >= TALL and _cholesky_orth(Y):
+    if len(Y) >= TALL and _cholesky_orth(Y):
         return Y
     Q, R = qr(Y)
-    norms = np.linalg.norm(R, axis=-2)
-    share = np.abs(np.diagonal(R, axis1=-2, axis2=-1)) / np.where(norms > 0, norms, 1)
-    doubtful = (share < np.sqrt(np.finfo(Y.dtype).eps)).any(axis=-1)
-    if doubtful.any():
-        Z = np.broadcast_to(Z, Q.shape)
-        for at in map(tuple, np.argwhere(doubtful)):
-            _leave_rest(Q[at], Y[at], Z[at], share[at])
+    norms = np.linalg.norm(R, axis=0)
+    share = np.abs(np.diagonal(R)) / np.where(norms > 0, norms, 1)
+    if (share < np.sqrt(np.finfo(Y.dtype).eps)).any():
+        _leave_rest(Q, Y, Z, share)
     return Q
 
 
@@ -162,11 +159,16 @@ def leading_eigenpairs(G: Array, rank: int) -> tuple[Array, Array]:
 
 
 def lanczos(
-    multiply: Callable[[Array], Array], d: int, rank: int, which: Literal["LA", "LM"] = "LA"
+    multiply: Callable[[Array], Array],
+    d: int,
+    rank: int,
+    which: Literal["LA", "LM"] = "LA",
+    tol: float = 0.0,
 ) -> tuple[Array, Array]:
     """Eigenpairs of a symmetric operator on (d, r) matrices, largest first, from a fixed start.
 
-    `which` is ``"LA"`` for the largest values, ``"LM"`` for the largest magnitudes.
+    `which` is ``"LA"`` for the largest values, ``"LM"`` for the largest magnitudes; `tol` is their
+    relative error, rounding if 0.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -178,7 +180,7 @@ def lanczos(
         return multiply(x.reshape(d, 1)).astype(np.float64, copy=False)
 
     operator = LinearOperator((d, d), matvec=matvec, dtype=np.float64)
-    values, vectors = eigsh(operator, k=rank, v0=start, which=which)
+    values, vectors = eigsh(operator, k=rank, v0=start, which=which, tol=tol)
     return values[::-1], vectors[:, ::-1]
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from localpower.core.alignment import procrustes
 from localpower.core.errors import DataError
 from localpower.core.linalg import EIGH_COLUMNS, Array, fold, lanczos
 from localpower.worker.local_matrix import GRAM_COLUMNS, LocalMatrix
 from localpower.worker.moments import moments
 from localpower.worker.shard import Shard
+
+LANCZOS_STEPS = 20  # that an estimate takes, or a few more
+ESTIMATE = 0.01  # relative error of an estimate
 
 
 def eta(shards: Sequence[Any]) -> float:
@@ -42,39 +44,59 @@ def eta(shards: Sequence[Any]) -> float:
     exponent = max(int(np.max(each.exponent)) for each in stats)
     for matrix in matrices:
         matrix.prepare(None, 1.0, exponent)  # exact; huge and tiny data stay in range
-    return (_dense if widths[0] <= GRAM_COLUMNS else _matrix_free)(matrices)
+    return float(np.nanmax(etas(matrices)))
 
 
-def _dense(matrices: list[LocalMatrix]) -> float:
-    n = sum(matrix.shape[0] for matrix in matrices)
-    M = fold((matrix.gram() for matrix in matrices), len(matrices)) / n
-    farthest = max(spectral_norm(matrix.gram() / matrix.shape[0] - M) for matrix in matrices)
-    return farthest / (spectral_norm(M) or 1.0)
+def etas(matrices: Sequence[LocalMatrix]) -> Array:
+    """``η_i = ‖M_i - M‖₂ / ‖M‖₂`` of every shard, prepared as in the run; nan without rows."""
+    rows, d = [matrix.shape[0] for matrix in matrices], matrices[0].shape[1]
+    if d <= GRAM_COLUMNS:
+        return etas_of_grams(lambda: (matrix.gram() for matrix in matrices), rows)
+
+    def M(x: Array) -> Array:
+        return fold((matrix.product(x) for matrix in matrices), len(matrices)) / sum(rows)
+
+    return np.array([_eta(matrix, M, 0.0) for matrix in matrices]) / (_norm(M, d) or 1.0)
+
+
+def etas_of_grams(grams: Callable[[], Iterable[Array]], rows: Sequence[int]) -> Array:
+    """The same from ``A_iᵀA_i`` of every shard, which are asked for twice."""
+    M = fold(iter(grams()), len(rows)) / sum(rows)
+    norm = spectral_norm(M) or 1.0
+    pairs = zip(grams(), rows, strict=True)
+    return np.array([spectral_norm(G / s - M) / norm if s else np.nan for G, s in pairs])
+
+
+def estimated_etas(matrices: Sequence[LocalMatrix], V: Array, values: Array) -> Array:
+    """The same, nearly, with ``V diag(values) Vᵀ`` in the place of M: no pass over all rows."""
+
+    def M(x: Array) -> Array:
+        product: Array = V @ (values[:, None] * (V.T @ x))
+        return product
+
+    found = []
+    for matrix in matrices:
+        with matrix.rows_loaded(LANCZOS_STEPS):
+            found.append(_eta(matrix, M, ESTIMATE))
+    return np.array(found) / (float(values[0]) or 1.0)
+
+
+def _eta(matrix: LocalMatrix, M: Callable[[Array], Array], tol: float) -> float:
+    """``‖M_i - M‖₂`` of one shard."""
+    rows, d = matrix.shape
+    return _norm(lambda x: matrix.product(x) / rows - M(x), d, tol) if rows else float("nan")
 
 
 def spectral_norm(symmetric: Array) -> float:
     """Largest magnitude of an eigenvalue of a symmetric matrix."""
     d = symmetric.shape[0]
     if d > EIGH_COLUMNS:
-        return _lanczos_norm(lambda x: symmetric @ x, d)
+        return _norm(lambda x: symmetric @ x, d)
     return float(np.abs(np.linalg.eigvalsh(symmetric)).max())
 
 
-def _matrix_free(matrices: list[LocalMatrix]) -> float:
-    n, d = sum(matrix.shape[0] for matrix in matrices), matrices[0].shape[1]
-
-    def M(x: Array) -> Array:
-        return fold((matrix.product(x) for matrix in matrices), len(matrices)) / n
-
-    def difference(matrix: LocalMatrix) -> Callable[[Array], Array]:
-        return lambda x: matrix.product(x) / matrix.shape[0] - M(x)
-
-    farthest = max(_lanczos_norm(difference(matrix), d) for matrix in matrices)
-    return farthest / (_lanczos_norm(M, d) or 1.0)
-
-
-def _lanczos_norm(multiply: Callable[[Array], Array], d: int) -> float:
-    values, _ = lanczos(multiply, d, 1, which="LM")
+def _norm(multiply: Callable[[Array], Array], d: int, tol: float = 0.0) -> float:
+    values, _ = lanczos(multiply, d, 1, which="LM", tol=tol)
     return float(np.abs(values).max(initial=0.0))
 
 
@@ -84,42 +106,3 @@ def _matrix(rows: Any) -> LocalMatrix:
     if piece.ndim != 2:
         raise ValueError(f"shards must be a sequence of matrices, got one of shape {piece.shape}")
     return LocalMatrix(Shard((piece,), piece.shape[1], np.dtype(np.float64)))
-
-
-def rho(bases: Sequence[Array], anchor: int = 0, aligned: bool = True) -> float:
-    """Residual error ``ρ_t`` between shards' bases, Definition 3.
-
-    ``max_i min_O ‖Z_i O - Z_anchor‖₂`` over orthogonal O, or with ``O = I`` if not `aligned`. The
-    Procrustes rotation attains the minimum in every unitarily invariant norm.
-
-    Examples
-    --------
-    >>> Z = np.eye(3)[:, :2]
-    >>> rho([Z, Z[:, ::-1]]), round(rho([Z, Z[:, ::-1]], aligned=False), 6)
-    (0.0, 2.0)
-    """
-    Z = bases[anchor]
-    rotated = (W @ procrustes(W, Z) if aligned else W for W in bases)
-    return max(float(np.linalg.norm(W - Z, 2)) for W in rotated)
-
-
-def kappa(sigma: Sequence[float] | Array) -> float:
-    """Condition number ``‖M‖‖M†‖`` from the spectrum of M; values at rounding level count as 0."""
-    sigma = np.asarray(sigma, dtype=np.float64)
-    kept = sigma[sigma > sigma.max(initial=0.0) * sigma.size * np.finfo(np.float64).eps]
-    return float(kept.max() / kept.min()) if kept.size else 1.0
-
-
-def coherence(A: Array) -> float:
-    """Row coherence ``μ = n/ρ · max_j ‖u_j‖²`` with u_j the rows of an orthonormal column basis.
-
-    ρ is the rank; the paper writes d, which is the same for a matrix of full column rank.
-
-    Examples
-    --------
-    >>> round(coherence(np.ones((4, 1))), 6), coherence(np.eye(4)[:, :2])
-    (1.0, 2.0)
-    """
-    U, S, _ = np.linalg.svd(A, full_matrices=False)
-    U = U[:, S[0] * max(A.shape) * np.finfo(np.float64).eps < S]
-    return float(A.shape[0] / U.shape[1] * np.square(U).sum(axis=1).max())

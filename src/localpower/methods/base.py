@@ -62,7 +62,9 @@ class Start:
     def rounding(self, wire: str, engine: Engine) -> WireRounding | None:
         """How messages are rounded to the type `wire`; None where the data have no more digits."""
         eps = float(np.finfo(engine.dtype).eps)
-        return None if 2 * UNITS[wire] <= eps else WireRounding(wire, self.rank, self.tol, eps)
+        if 2 * UNITS[wire] <= eps:
+            return None
+        return WireRounding(wire, self.rank, self.tol, eps, len(engine.rows))
 
 
 def option(

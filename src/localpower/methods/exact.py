@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -35,8 +35,22 @@ class FactoredState(State):
     def certificate(
         self, rank: int, known: Known, tol: float, certainty: float
     ) -> Certificate | None:
-        """What rounding leaves; nothing is hidden."""
-        return certify_factor(self.sizes, rank, known.eps)
+        """What rounding leaves, and what is wrong with ``AᵀA`` already; nothing is hidden."""
+        found, noise = certify_factor(self.sizes, rank, known.eps), known.noise
+        if not noise:
+            return found
+        squares = np.square(self.sizes)
+        last = float(squares[rank - 1])
+        apart = last - float(squares[rank]) if rank < len(squares) else float("inf")
+        zero = last <= noise
+        units = np.where(squares[:rank] > noise, squares[:rank], max(float(squares[0]), noise))
+        return replace(
+            found,
+            angle=min(1.0, found.angle + noise / apart) if apart > 0 else 1.0,
+            residuals=found.residuals + noise / units,
+            gap=0.0 if zero else found.gap,
+            vanishing=found.vanishing or zero,
+        )
 
 
 class _Exact(Method):

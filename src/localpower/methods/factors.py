@@ -98,10 +98,10 @@ def split_rows(stacked: Array, like: Sequence[Array]) -> list[Array]:
 
 
 def is_graded(S: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
-    """Whether the last singular value is not zero, although its square cannot tell it from that."""
+    """Whether a singular value is not zero, although its square cannot tell it from that."""
     eps = float(np.finfo(dtype).eps)
     zero = ZERO * np.sqrt(max(shape)) * eps
-    return bool(zero * S[0] < S[-1] <= 2 * np.sqrt(ROUNDING * eps) * S[0])
+    return bool(((zero * S[0] < S) & (2 * np.sqrt(ROUNDING * eps) * S[0] >= S)).any())
 
 
 def explained(found: Factors, how: Columns, rows: int, center: bool) -> tuple[Array, Array]:

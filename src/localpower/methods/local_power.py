@@ -301,14 +301,17 @@ def local_power(
         if rounding is not None:
             Y, Z = from_wire(Y), from_wire(task.basis)
             first = None if first is None else from_wire(first)
+        noise = 0.0
         if exact and first is not None:
-            known = (Z, first) if rounding is None else orthonormal(Z, first)
+            known = Z, first
+            if rounding is not None:
+                Q, image, turn = orthonormal(Z, first)
+                known, noise = (Q, image), rounding.unit * float(np.linalg.norm(turn))
         basis = orth(Y, overwrite=not exact).astype(engine.dtype, copy=False)
         pace = 0
         if isinstance(schedule, Adaptive) and known is not None:
             before = residual(*state.exact) if state.exact is not None else np.inf
             pace = schedule.pace(p, residual(*known), before)
-        noise = 0.0 if rounding is None or known is None else rounding.unit
         state = replace(
             state,
             basis=basis,
@@ -357,10 +360,13 @@ def _joined(state: State) -> State:
     return replace(state, joined=(X, G), lacking=lacking, noise=noise)
 
 
-def orthonormal(X: Array, image: Array) -> tuple[Array, Array]:
-    """Make a basis that was rounded orthonormal again, and change its image with it."""
+def orthonormal(X: Array, image: Array) -> tuple[Array, Array, Array]:
+    """Make a basis that was rounded orthonormal again, and change its image with it.
+
+    Also returns the matrix that both are multiplied by.
+    """
     Q, R = qr(X)
-    return Q, np.ascontiguousarray(np.linalg.solve(R.T, image.T).T)
+    return Q, np.ascontiguousarray(np.linalg.solve(R.T, image.T).T), np.linalg.inv(R)
 
 
 def rounded_step(
@@ -371,7 +377,7 @@ def rounded_step(
     tolerable, name = rounding.tolerable(rounding.standing(state.exact, state.noise)), rounding.name
     start: Array | float = 0.0
     image: Array | float = 0.0
-    noise = rounding.unit
+    noise = rounding.unit * float(np.sqrt(k))
     if noise > tolerable and reference is not None:
         start, image = reference
         for columns in (slice(0, k), slice(k, None)):  # the leading ones move less and less
@@ -379,11 +385,14 @@ def rounded_step(
             Z[:, columns] = Z[:, columns] @ turn - start[:, columns]
         noise *= float(np.linalg.norm(Z[:, :k], 2))
     if noise > tolerable:
-        Z, start, image, name, noise = Z + start, 0.0, 0.0, "", 0.0
+        Z, start, image, name = Z + start, 0.0, 0.0, ""
     sent = to_wire(Z.astype(engine.dtype, copy=False), name)
     answer = engine.sum(PowerSteps(sent, 1, reply=name, probes=probes))
-    X, Y = orthonormal(from_wire(sent) + start, from_wire(answer.product) + image)
-    _, X, Y = rayleigh_ritz(X, Y)
+    Q, Y, turn = orthonormal(from_wire(sent) + start, from_wire(answer.product) + image)
+    _, X, Y = rayleigh_ritz(Q, Y)
+    lead = np.abs(turn @ (Q.T @ X[:, :k]))  # of what was sent, in the leading vectors
+    sizes = np.linalg.norm(from_wire(sent), axis=0)
+    noise = rounding.unit * float(np.linalg.norm(sizes @ lead)) if name else 0.0
     return _joined(
         replace(
             state,

@@ -157,9 +157,8 @@ def local_ritz(
         if not Q.shape[1] and state.probe_block is None:
             return
         state = _round(engine, state, Q, space, proposal, steps, rounding)
-        full = state.space.shape[1] > (most if state.probes is None else PROBED * most)
-        if full or rounding is not None:
-            state = _turned(state, most // 2 if full else state.space.shape[1])
+        if state.space.shape[1] > (most if state.probes is None else PROBED * most):
+            state = _turned(state, most // 2)
             space = Columns(state.space, most + 2 * width)
         yield state
 
@@ -210,10 +209,8 @@ def merged(
 
 
 def _measured_again(engine: Engine, state: RitzState, rank: int) -> RitzState:
-    """Multiply the answer once more, in full, where rounding is what is left of its residual.
-
-    The space has been turned, so the answer is in its first columns.
-    """
+    """Multiply the answer once more, in full, where rounding is what is left of its residual."""
+    state = _turned(state, state.space.shape[1])  # the answer is in the first columns then
     S, outer, noises = state.space, state.outer.copy(), state.noises.copy()
     X = np.ascontiguousarray(S[:, :rank]).astype(engine.dtype, copy=False)
     G = engine.sum(PowerSteps(X, 1)).product.astype(np.float64)
@@ -278,10 +275,12 @@ def _round(
         answer = engine.sum(replace(task, probes=probes))
         proposed = from_wire(answer.proposal)
     product = from_wire(answer.product)
-    noises = np.zeros(Q.shape[1])
+    noises: Array = np.zeros(Q.shape[1])
     if rounding is not None:
-        Q, product = _orthonormal(from_wire(sent), product, state)
-        noises = UNITS[reply] * np.linalg.norm(product, axis=0)
+        Q = from_wire(sent)
+        noises = UNITS[reply] * _sizes_of_products(Q, product, state, len(engine.rows))
+        Q, product, noises = _orthonormal(Q, product, noises, state)
+        state = state if state.space.shape[1] else _as_sent(state, Q)
     Q = Q.astype(np.float64, copy=False)
     learnt = state.learnt(probes, answer.probes)
     S = space.append(Q) if Q.shape[1] else state.space
@@ -296,6 +295,30 @@ def _round(
     return _settled(state, S, outer, H, np.append(state.noises, noises))
 
 
+def _sizes_of_products(Q: Array, product: Array, state: RitzState, shards: int) -> Array:
+    """Bound the sum of the norms of the shards' products, for each column.
+
+    They are rounded before they are added, and may be far larger than their sum, in which they
+    cancel: ``Σ‖B_i q‖ ≤ (m Σ‖B_i q‖²)^½ ≤ (m λ_1 qᵀBq)^½``.
+    """
+    H = Q.T @ product
+    top = max(float(np.linalg.norm(H, 2)) if H.size else 0.0, float(state.values[:1].sum()))
+    sizes: Array = np.sqrt(shards * top * np.maximum(np.diagonal(H), 0.0))
+    most: Array = np.maximum(sizes, np.linalg.norm(product, axis=0))
+    return most
+
+
+def _as_sent(state: RitzState, Q: Array) -> RitzState:
+    """Allow for what a first block lacks of the merged factor, as it was rounded to be sent.
+
+    For v outside of Q, ``‖Fᵀv‖² ≤ ‖(I - QQᵀ)F‖²``: that may be hidden besides.
+    """
+    F = state.start.astype(np.float64)[:, : len(state.values)] * np.sqrt(state.values)
+    lost = float(np.linalg.norm(F - Q @ (Q.T @ F), 2)) ** 2 if F.size else 0.0
+    inside = Q.T @ state.start if state.inside.size else state.inside
+    return replace(state, hidden=state.hidden + lost, inside=inside)
+
+
 def _settled(
     state: RitzState, S: Array, outer: Array, projected: Array, noises: Array
 ) -> RitzState:
@@ -304,12 +327,12 @@ def _settled(
     values, turn = ritz_turn(projected)
     lead = turn[:, :width]
     X, R = S @ lead, outer @ lead
-    rounded = np.sqrt(np.square(lead[:, : state.rank]).T @ np.square(noises))
+    rounded = float(np.linalg.norm(np.abs(lead[:, : state.rank]).T @ noises))
     return replace(
         state,
         basis=X.astype(state.basis.dtype, copy=False),
         exact=(X, X * values[:width] + R),
-        noise=float(rounded.max(initial=0.0) / (values[0] or 1.0)),
+        noise=rounded / (float(values[0]) or 1.0),
         values=values,
         residuals=R,
         gram=turn.T @ (outer.T @ outer) @ turn,
@@ -326,7 +349,7 @@ def _turned(state: RitzState, most: int) -> RitzState:
     Those that are dropped are outside from then on; what is known of the outside grows by them.
     """
     values, turn = ritz_turn(state.projected)
-    noises = np.sqrt(np.square(turn).T @ np.square(state.noises))
+    noises = np.abs(turn).T @ state.noises
     if len(values) > most:
         outer = np.sqrt(max(float(np.linalg.eigvalsh(state.gram[most:, most:])[-1]), 0.0))
         state = state.giving_up(float(values[most]), float(outer))
@@ -344,13 +367,20 @@ def _turned(state: RitzState, most: int) -> RitzState:
     )
 
 
-def _orthonormal(Q: Array, product: Array, state: RitzState) -> tuple[Array, Array]:
-    """Take from a block that was rounded what is in the space, and make it orthonormal again."""
+def _orthonormal(
+    Q: Array, product: Array, noises: Array, state: RitzState
+) -> tuple[Array, Array, Array]:
+    """Take from a block that was rounded what is in the space, and make it orthonormal again.
+
+    What may be wrong with its product, and with that of the space, is changed with it.
+    """
     if state.space.size:
         inside = state.space.T @ Q
         Q = Q - state.space @ inside
         product = product - state.space @ (state.projected @ inside) - state.outer @ inside
-    return orthonormal(Q, product)
+        noises = noises + state.noises @ np.abs(inside)
+    Q, product, turn = orthonormal(Q, product)
+    return Q, product, noises @ np.abs(turn)
 
 
 def _exchange(engine: Engine, state: RitzState, steps: int, rounding: WireRounding | None) -> Array:

@@ -13,6 +13,7 @@ always be rounded, as the server goes on with what it sent. What is summed is ro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,18 +29,24 @@ SAFETY = 10  # times that rounding is below what is still wrong
 class WireRounding:
     """Decides what is rounded to the type `name` and what is not.
 
-    `rank` and `tol` are what is asked for, `eps` is the rounding of the products themselves.
+    `rank` and `tol` are what is asked for, `eps` is the rounding of the products themselves, and
+    `shards` is how many of those are added.
     """
 
     name: str
     rank: int
     tol: float
     eps: float
+    shards: int = 1
 
     @property
     def unit(self) -> float:
-        """The largest relative rounding."""
-        return UNITS[self.name]
+        """What rounding may do to the product of a unit vector, of the largest eigenvalue.
+
+        Shards round before they add, and their products may cancel in the sum: ``Σ‖B_i q‖ ≤
+        (m Σ‖B_i q‖²)^½ ≤ (m λ_1 Σ qᵀB_i q)^½ ≤ m^½ λ_1``.
+        """
+        return UNITS[self.name] * math.sqrt(self.shards)
 
     def standing(self, exact: tuple[Array, Array] | None, noise: float) -> Standing | None:
         """How good a basis is known to be, from its image, in which there is some `noise`."""
@@ -66,7 +73,9 @@ class WireRounding:
         part = 1.0 if found is None or not found.gap else min(1.0, found.residual / found.gap)
         gap = 0.0 if found is None else found.gap
         goal = max(self.tol * gap, ROUNDING * self.eps) / 2
-        fits = [name for name, unit in UNITS.items() if unit <= self.unit and unit * part <= goal]
+        known = [(name, unit) for name, unit in UNITS.items() if unit <= UNITS[self.name]]
+        spread = math.sqrt(self.shards * self.rank)
+        fits = [name for name, unit in known if unit * spread * part <= goal]
         return fits[-1] if fits else "float64"
 
 

@@ -13,7 +13,7 @@ from localpower.core.evidence import Probes, draw
 from localpower.core.linalg import Array
 
 RIPE = 0.1  # residual of the last vector, of its value, from which on probes are drawn
-BETTER, LONG = 3, 8  # how much larger a base is better, where probes told nothing in so many rounds
+BETTER, LONG = 3, 1  # how much larger a base is better, where probes of this degree told nothing
 MOST_DRAWS = 8  # probes that follow others which told nothing, as their base was poor
 RESTING = 0.5  # of the chance that is allowed: with so little, probes need not be sent
 LARGER = 1e-3  # how much larger than what is known a direction is that was missed

@@ -1,7 +1,8 @@
-"""The right-hand sides of the paper's lemmas and theorems, with constants as it states them.
+"""The paper's measures ρ, κ and μ, and the right-hand sides of its lemmas and theorems.
 
-``sigma`` is always the descending spectrum of ``M = AᵀA/n``. Where the paper writes Ω or O without
-a constant, the functions take the constant to be one: they give rates, not guarantees.
+``sigma`` is always the descending spectrum of ``M = AᵀA/n``. Constants are as the paper states
+them; where it writes Ω or O without one, the functions take it to be one: they give rates, not
+guarantees.
 """
 
 from __future__ import annotations
@@ -9,9 +10,51 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
+from localpower.core.alignment import procrustes
 from localpower.core.linalg import Array
 
 Spectrum = Sequence[float] | Array
+
+
+def rho(bases: Sequence[Array], anchor: int = 0, aligned: bool = True) -> float:
+    """Residual error ``ρ_t`` between shards' bases, Definition 3.
+
+    ``max_i min_O ‖Z_i O - Z_anchor‖₂`` over orthogonal O, or with ``O = I`` if not `aligned`. The
+    Procrustes rotation attains the minimum in every unitarily invariant norm.
+
+    Examples
+    --------
+    >>> Z = np.eye(3)[:, :2]
+    >>> rho([Z, Z[:, ::-1]]), round(rho([Z, Z[:, ::-1]], aligned=False), 6)
+    (0.0, 2.0)
+    """
+    Z = bases[anchor]
+    rotated = (W @ procrustes(W, Z) if aligned else W for W in bases)
+    return max(float(np.linalg.norm(W - Z, 2)) for W in rotated)
+
+
+def kappa(sigma: Spectrum) -> float:
+    """Condition number ``‖M‖‖M†‖`` from the spectrum of M; values at rounding level count as 0."""
+    sigma = np.asarray(sigma, dtype=np.float64)
+    kept = sigma[sigma > sigma.max(initial=0.0) * sigma.size * np.finfo(np.float64).eps]
+    return float(kept.max() / kept.min()) if kept.size else 1.0
+
+
+def coherence(A: Array) -> float:
+    """Row coherence ``μ = n/ρ · max_j ‖u_j‖²`` with u_j the rows of an orthonormal column basis.
+
+    ρ is the rank; the paper writes d, which is the same for a matrix of full column rank.
+
+    Examples
+    --------
+    >>> round(coherence(np.ones((4, 1))), 6), coherence(np.eye(4)[:, :2])
+    (1.0, 2.0)
+    """
+    U, S, _ = np.linalg.svd(A, full_matrices=False)
+    U = U[:, S[0] * max(A.shape) * np.finfo(np.float64).eps < S]
+    return float(A.shape[0] / U.shape[1] * np.square(U).sum(axis=1).max())
 
 
 def dpi_rounds(sigma: Spectrum, rank: int, error: float) -> float:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from localpower.paper import datasets as registry
 from localpower.paper.problems import MODES
-from localpower.paper.results import Outcome, Results
+from localpower.paper.results import Results, Summary
 from localpower.paper.runner import items
 from localpower.paper.trials import ALIGNMENTS, ONE_SHOT
 
@@ -71,63 +71,32 @@ def _word(shares: list[float]) -> str:
     return "supported in part" if min(shares) >= 0.5 else "not supported"
 
 
-def smallest_error(results: Results, mode: str) -> Finding:
-    """Compare the best variant of LocalPower with the best one-shot method."""
-    table = results.table(items()["table-final"], mode)
-
-    def holds(name: str) -> bool:
-        ours = min(table[name, method].mean for method in ALIGNMENTS)
-        return ours < min(table[name, method].mean for method in ONE_SHOT)
-
-    return _sort(_sets(table), holds)
+def _table(results: Results, mode: str, item: str) -> dict[tuple[str, str], Summary]:
+    return results.table(items()[item], mode)
 
 
-def more_stable(results: Results, mode: str) -> Finding:
-    """Compare standard deviations of OPT and vanilla."""
-    table = results.table(items()["table-final"], mode)
-    return _sort(
-        _sets(table),
-        lambda name: table[name, "procrustes"].deviation <= table[name, "none"].deviation,
-        "Standard deviation of ten final errors, OPT against vanilla.",
-    )
+def _curves(results: Results, mode: str, item: str) -> Curves:
+    return {
+        (o.trial.dataset, o.trial.method, o.trial.steps): o.errors
+        for o in results.of(items()[item], mode)
+    }
 
 
-def faster_at_first(results: Results, mode: str) -> Finding:
-    """Compare errors after two communications."""
-    curves = _curves(results, mode, "figure-p-procrustes")
-    return _sort(
-        _sets(curves),
-        lambda name: curves[name, "procrustes", 8][2] < curves[name, "procrustes", 1][2],
-        "Error after two communications, p = 8 against p = 1, OPT.",
-    )
-
-
-def ends_higher(results: Results, mode: str) -> Finding:
-    """Compare last errors."""
-    curves = _curves(results, mode, "figure-p-procrustes")
-    return _sort(
-        _sets(curves),
-        lambda name: curves[name, "procrustes", 8][-1] > curves[name, "procrustes", 1][-1],
-        "Last error, p = 8 against p = 1, OPT; p = 1 may still be on its way down.",
-    )
+def _finals(results: Results, mode: str, item: str) -> dict[tuple[str, int, int], float]:
+    return {
+        (o.trial.dataset, o.trial.shards, o.trial.steps): o.final
+        for o in results.of(items()[item], mode)
+    }
 
 
 def saturates(results: Results, mode: str) -> Finding:
     """Compare final errors of p = 20 and p = 8."""
     finals = _finals(results, mode, "figure-p-m")
-    ratio = _known(_sets(finals), lambda name: _ratio(finals, name, 50, 20, 8))
+    ratio = _known(
+        _sets(finals), lambda name: finals[name, 50, 20] / max(finals[name, 50, 8], 1e-300)
+    )
     remark = f"Median of error(p = 20)/error(p = 8) at m = 50: {_median(ratio.values()):.2f}."
     return _sort(ratio, lambda name: ratio[name] < 1.5, remark)
-
-
-def fewer_shards(results: Results, mode: str) -> Finding:
-    """Compare final errors of few and many shards."""
-    finals = _finals(results, mode, "figure-m-procrustes")
-    return _sort(
-        _sets(finals),
-        lambda name: finals[name, 20, 4] < finals[name, 80, 4],
-        "Final error with m = 20 against m = 80, p = 4, OPT.",
-    )
 
 
 def eta_grows(results: Results, mode: str) -> Finding:
@@ -162,18 +131,6 @@ def vanilla_unstable(results: Results, mode: str) -> Finding:
     return _sort(named, lambda name: trouble(name) > 2, remark)
 
 
-def decay_reaches_dpi(results: Results, mode: str) -> Finding:
-    """Compare last errors of decayed p and of DPI."""
-    curves = _curves(results, mode, "figure-decay-procrustes")
-    return _sort(
-        _sets(curves),
-        lambda name: (
-            curves[name, "procrustes", 8][-1] <= max(2 * curves[name, "procrustes", 1][-1], 1e-12)
-        ),
-        "Last error with p = 8 halved every round against DPI's, at most twice as large.",
-    )
-
-
 def p_times_fewer(results: Results, mode: str) -> Finding:
     """Compare communications that DPI and p = 4 take to a fixed error."""
     curves = _curves(results, mode, "figure-p-procrustes")
@@ -192,16 +149,66 @@ def p_times_fewer(results: Results, mode: str) -> Finding:
     return _sort(speed, lambda name: speed[name] >= 2, remark)
 
 
+def _alike(
+    found: Callable[[Results, str, str], dict[Any, Any]],
+    item: str,
+    holds: Callable[[dict[Any, Any], str], bool],
+    remark: str,
+) -> Callable[[Results, str], Finding]:
+    """A claim that is seen on every data set of one item."""
+
+    def examine(results: Results, mode: str) -> Finding:
+        seen = found(results, mode, item)
+        return _sort(_sets(seen), lambda name: holds(seen, name), remark)
+
+    return examine
+
+
 CLAIMS: dict[str, Callable[[Results, str], Finding]] = {
-    "LocalPower has the smallest error on most sets (the paper: 12 of 15)": smallest_error,
-    "LocalPower with OPT is more stable than without": more_stable,
-    "Larger p converges faster at first": faster_at_first,
-    "Larger p ends at a higher error": ends_higher,
+    "LocalPower has the smallest error on most sets (the paper: 12 of 15)": _alike(
+        _table,
+        "table-final",
+        lambda table, name: (
+            min(table[name, method].mean for method in ALIGNMENTS)
+            < min(table[name, method].mean for method in ONE_SHOT)
+        ),
+        "",
+    ),
+    "LocalPower with OPT is more stable than without": _alike(
+        _table,
+        "table-final",
+        lambda table, name: table[name, "procrustes"].deviation <= table[name, "none"].deviation,
+        "Standard deviation of ten final errors, OPT against vanilla.",
+    ),
+    "Larger p converges faster at first": _alike(
+        _curves,
+        "figure-p-procrustes",
+        lambda seen, name: seen[name, "procrustes", 8][2] < seen[name, "procrustes", 1][2],
+        "Error after two communications, p = 8 against p = 1, OPT.",
+    ),
+    "Larger p ends at a higher error": _alike(
+        _curves,
+        "figure-p-procrustes",
+        lambda seen, name: seen[name, "procrustes", 8][-1] > seen[name, "procrustes", 1][-1],
+        "Last error, p = 8 against p = 1, OPT; p = 1 may still be on its way down.",
+    ),
     "The final error saturates as p grows": saturates,
-    "A smaller m gives a smaller error": fewer_shards,
+    "A smaller m gives a smaller error": _alike(
+        _finals,
+        "figure-m-procrustes",
+        lambda finals, name: finals[name, 20, 4] < finals[name, 80, 4],
+        "Final error with m = 20 against m = 80, p = 4, OPT.",
+    ),
     "η grows with m": eta_grows,
     "Vanilla fluctuates or diverges on A9a, Abalone, Combined, Ijcnn1 and Poker": vanilla_unstable,
-    "Halving p reaches the precision of DPI": decay_reaches_dpi,
+    "Halving p reaches the precision of DPI": _alike(
+        _curves,
+        "figure-decay-procrustes",
+        lambda seen, name: (
+            seen[name, "procrustes", 8][-1] <= max(2 * seen[name, "procrustes", 1][-1], 1e-12)
+        ),
+        "Last error with p = 8 halved every round against DPI's, at most twice as large.",
+    ),
     "p times fewer communications to constant accuracy": p_times_fewer,
 }
 
@@ -219,25 +226,6 @@ def theorem_2(results: Results) -> Verdict:
     text += f"both bounds hold in {len(checked) - len(broken)} of those."
     word = "not run" if not checked else "not supported" if broken else "supported"
     return Verdict("Measured ρ_t stays below both bounds of Theorem 2", {"synthetic": text}, word)
-
-
-def _curves(results: Results, mode: str, item: str) -> Curves:
-    return {_curve_key(o): o.errors for o in results.of(items()[item], mode)}
-
-
-def _curve_key(outcome: Outcome) -> tuple[str, str, int]:
-    return outcome.trial.dataset, outcome.trial.method, outcome.trial.steps
-
-
-def _finals(results: Results, mode: str, item: str) -> dict[tuple[str, int, int], float]:
-    return {
-        (o.trial.dataset, o.trial.shards, o.trial.steps): o.final
-        for o in results.of(items()[item], mode)
-    }
-
-
-def _ratio(finals: dict[tuple[str, int, int], float], name: str, m: int, a: int, b: int) -> float:
-    return finals[name, m, a] / max(finals[name, m, b], 1e-300)
 
 
 def _sets(found: Iterable[tuple[str, object] | tuple[str, object, object]]) -> list[str]:

@@ -1,57 +1,34 @@
 """Figures of experiments as SVG: text stays text, the same results give the same bytes.
 
-Every kind of figure is a set of panels, and a panel is a title and a function that paints it.
-Matplotlib is an extra, imported only when something is drawn.
+Every kind of figure is a sheet of panels, and a panel is a title and its series.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from localpower.core.errors import MissingExtra
 from localpower.core.linalg import Array
 from localpower.paper import datasets as registry
 from localpower.paper.bounds import final_error_rate
 from localpower.paper.problems import MODES
 from localpower.paper.results import Outcome, Results
 from localpower.paper.runner import Item
+from localpower.paper.trials import TITLES
+from localpower.show import figures
+from localpower.show.chart import DASHES, ROUNDING, Axis, Chart, Series, linear, logarithmic, looks
 
-Panels = dict[str, Callable[[Any], None]]
-
-STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "localpower",
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "xtick.labelsize": 10,
-    "ytick.labelsize": 10,
-    "legend.fontsize": 11,
-    "legend.frameon": False,
-    "legend.handlelength": 2.6,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 5,
-    "axes.grid": True,
-    "grid.color": "#e4e4e4",
-    "axes.axisbelow": True,
-}
-# Okabe and Ito's colours, which colour-blind readers tell apart; shape and dash say the same again.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), ":", (0, (8, 2)))
-GREY = "#767676"
+Panels = dict[str, list[Series]]
 
 SIZES = {1: (5.2, 3.4), 2: (4.2, 2.9), 3: (3.4, 2.5)}  # of a panel in so many columns, in inches
-ROUNDING = float(np.finfo(np.float64).eps)  # where an error of exactly zero is drawn
 RHO_LIMITS = 1e-3, 1e2
+ERROR, FINAL = "sin θ(Z_t, U_5)", "final error"
 
 PLURAL = {"dataset": "datasets", "method": "methods", "schedule": "schedules"}
-METHODS = {"procrustes": "OPT", "signs": "sign-fixing", "none": "vanilla"}
 SHORT = {"procrustes": "Orth", "signs": "Sign", "none": "Iden", "dr_svd": "DR-SVD"}
 SHORT |= {"uda": "UDA", "wda": "WDA"}
 SCHEDULES = {"constant": "constant", "halving": "halved every round"}
@@ -65,42 +42,44 @@ RHO_LINES = {
 
 def draw(item: Item, results: Results, folder: Path) -> list[Path]:
     """Draw an item, one file for each mode; nothing if it is no figure or has no results."""
-    if item.kind not in KINDS:
-        return []
-    panels, *labels = KINDS[item.kind]
     if item.kind == "rho":
-        sheets = {item.name: panels(item, results.rho)}
+        sheets = {item.name: _rho(item, results.rho)}
+    elif item.kind in KINDS:
+        sheets = {f"{item.name}-{mode}": _sheet(item, results.of(item, mode)) for mode in MODES}
     else:
-        sheets = {f"{item.name}-{mode}": panels(item, results.of(item, mode)) for mode in MODES}
-    sheets = {name: sheet for name, sheet in sheets.items() if sheet}
-    return [_save(folder / f"{name}.svg", item, sheet, *labels) for name, sheet in sheets.items()]
+        sheets = {}
+    return [_save(folder / f"{name}.svg", item, sheet) for name, sheet in sheets.items() if sheet]
 
 
-def _save(path: Path, item: Item, panels: Panels, across: str, up: str) -> Path:
-    try:
-        from matplotlib import style
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("localpower reproduce", "plot") from error
-    columns = min(len(SIZES), len(panels))
-    rows = math.ceil(len(panels) / columns)
-    width, height = columns * SIZES[columns][0], rows * SIZES[columns][1]
+def _sheet(item: Item, outcomes: list[Outcome]) -> list[Chart]:
+    """Charts of the panels; errors of methods are on the same axis."""
+    panels, across, up = KINDS[item.kind]
+    found: Panels = panels(item, outcomes)
+
+    def heights(some: Iterable[Series]) -> Axis:
+        return logarithmic(np.concatenate([one.y for one in some]), up, most=9, tight=True)
+
     comparable = item.kind == "stability" or item.panels == "method"
-    with style.context(["default", STYLE]):  # whatever the user's own settings are
-        figure = Figure(figsize=(width, height + 0.8), layout="constrained", facecolor="white")
-        for place, (title, paint) in enumerate(panels.items(), start=1):
-            first = figure.axes[0] if comparable and figure.axes else None
-            axes = figure.add_subplot(rows, columns, place, yscale="log", sharey=first)
-            axes.set_title(title)
-            paint(axes)
-            _label_ticks(axes.yaxis)
-        figure.supxlabel(across, fontsize=STYLE["font.size"])
-        figure.supylabel(up, fontsize=STYLE["font.size"])
+    every = [one for series in found.values() for one in series]
+    return [
+        Chart(title, across(item, series), heights(every if comparable else series), series)
+        for title, series in found.items()
+    ]
+
+
+def _save(path: Path, item: Item, charts: Sequence[Chart]) -> Path:
+    columns = min(len(SIZES), len(charts))
+    rows = math.ceil(len(charts) / columns)
+    width, height = columns * SIZES[columns][0], rows * SIZES[columns][1]
+    with figures.canvas("localpower reproduce", width, height + 0.8) as figure:
+        for place, chart in enumerate(charts, start=1):
+            axes = figure.add_subplot(rows, columns, place, title=chart.title)
+            figures.draw(axes, chart)
+        figure.supxlabel(charts[0].x.title, fontsize=11)
+        figure.supylabel(charts[0].y.title, fontsize=11)
         _legend(figure, width)
         path.parent.mkdir(parents=True, exist_ok=True)
-        about = {"Date": None, "Title": f"{item.title} ({path.stem})"}
-        figure.savefig(path, format="svg", metadata=about)
-    return path
+        return figures.save(figure, path, f"{item.title} ({path.stem})")
 
 
 def _legend(figure: Any, width: float) -> None:
@@ -112,131 +91,104 @@ def _legend(figure: Any, width: float) -> None:
     if known:
         fit = max(int(width / (0.085 * max(map(len, known)) + 1.0)), 1)
         even = math.ceil(len(known) / math.ceil(len(known) / fit))
-        figure.legend(known.values(), known, loc="outside upper center", ncols=even)
+        figure.legend(known.values(), known, loc="outside upper center", ncols=even, fontsize=11)
 
 
-def _label_ticks(axis: Any) -> None:
-    """Label ticks as 1e-3, which is as large as other text and has no raised, small exponent.
-
-    Ticks between powers of ten get a label only where fewer than two powers are in view: the
-    coarsest digits of which two are.
-    """
-
-    def between(value: float, _: int | None) -> str:
-        low, high = axis.get_view_interval()
-        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 6)):
-            if sum(low <= d * 10.0**e <= high for d in digits for e in exponents) > 1:
-                return _short(value) if _split(value)[0] in digits[1:] else ""
-        return _short(value)
-
-    axis.set_major_formatter(lambda value, _: _short(value))
-    axis.set_minor_formatter(between)
+def _line(place: int, x: Any, errors: Iterable[float], label: str, **options: Any) -> Series:
+    """A line with the colour, marker and dashes of its place."""
+    look = looks(place) | {"dash": DASHES[place % len(DASHES)]} | options
+    return Series("line", x, _drawable(errors), label=label, **look)
 
 
-def _split(value: float) -> tuple[float, int]:
-    power = math.floor(math.log10(value) + 1e-9)
-    return round(value / 10.0**power, 6), power
-
-
-def _short(value: float) -> str:
-    digit, power = _split(value)
-    return f"{digit:.3g}e{power}" if power else f"{digit:.3g}"
-
-
-def _panels(paint: Callable[..., None], item: Item, outcomes: list[Outcome]) -> Panels:
-    field = item.panels or "dataset"
-    groups = _grouped(item, field, outcomes)
-    return {_name(field, value): partial(paint, item, group) for value, group in groups}
-
-
-def _paint_curves(item: Item, outcomes: list[Outcome], axes: Any) -> None:
-    for value, group in _grouped(item, item.lines, outcomes):
-        look = _order(item, item.lines).index(value)
-        _curve(axes, _drawable(group[0].errors), look, label=_name(item.lines, value))
-
-
-def _curve(axes: Any, errors: Array, look: int, **options: Any) -> None:
-    """Errors against communications, with about eight marks, not at the same places as others'."""
+def _curve(place: int, errors: Any, label: str, **options: Any) -> Series:
+    """Errors after every round, with about eight marks, not at the same places as others'."""
     every = max(len(errors) // 8, 1)
-    axes.plot(errors, markevery=(look * every // 4 % every, every), **_look(look), **options)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    options |= {"every": (place * every // 4 % every, every)}
+    return _line(place, np.arange(len(errors)), errors, label, **options)
+
+
+def _curves(item: Item, outcomes: list[Outcome]) -> Panels:
+    def curve(value: Any, group: list[Outcome]) -> Series:
+        place = _order(item, item.lines).index(value)
+        return _curve(place, group[0].errors, _name(item.lines, value))
+
+    return _panels(item, outcomes, item.lines, curve)
 
 
 def _stability(item: Item, outcomes: list[Outcome]) -> Panels:
-    return {
-        f"p = {p}, {SCHEDULES[schedule]}": partial(_paint_stability, item, both)
-        for p, group in _grouped(item, "steps", outcomes)
-        for schedule, both in _grouped(item, "schedule", group)
-    }
+    panels: Panels = {}
+    for p, group in _grouped(item, "steps", outcomes):
+        for schedule, both in _grouped(item, "schedule", group):
+            series = panels.setdefault(f"p = {p}, {SCHEDULES[schedule]}", [])
+            for method, some in _grouped(item, "method", both):
+                place = item.methods.index(method)
+                repeats = [_drawable(outcome.errors) for outcome in some]
+                thin = {"width": 0.7, "dash": "-", "marker": ""}
+                series += [_curve(place, errors, "", **thin) for errors in repeats]
+                middle = np.median(repeats, axis=0)
+                series.append(_curve(place, middle, TITLES[method], width=2.5))
+    return panels
 
 
-def _paint_stability(item: Item, outcomes: list[Outcome], axes: Any) -> None:
-    for method, group in _grouped(item, "method", outcomes):
-        look = item.methods.index(method)
-        repeats = np.array([_drawable(outcome.errors) for outcome in group])
-        for errors in repeats:
-            axes.plot(errors, color=COLOURS[look], linewidth=0.7, alpha=0.5)
-        _curve(axes, np.median(repeats, axis=0), look, label=METHODS[method], linewidth=2.5)
-
-
-def _paint_grid(item: Item, outcomes: list[Outcome], axes: Any) -> None:
-    for m, group in _grouped(item, "shards", outcomes):
+def _grid(item: Item, outcomes: list[Outcome]) -> Panels:
+    def line(m: int, group: list[Outcome]) -> Series:
         pairs = sorted((outcome.trial.steps, outcome.final) for outcome in group)
         steps, errors = zip(*pairs, strict=True)
-        look = item.shards.index(m)
-        axes.plot(steps, _drawable(errors), **_look(look), label=_name("shards", m))
-    _ticks_at(axes, item.steps)
+        return _line(item.shards.index(m), steps, errors, _name("shards", m))
+
+    return _panels(item, outcomes, "shards", line)
 
 
-def _paint_box(item: Item, outcomes: list[Outcome], axes: Any) -> None:
-    for place, method in enumerate(item.methods):
-        finals = _drawable(o.final for o in outcomes if o.trial.method == method)
-        box = axes.boxplot(
-            [finals[np.isfinite(finals)]],
-            positions=[place],
-            widths=0.6,
-            patch_artist=True,
-            medianprops={"color": "black", "linewidth": 1.5},
-            flierprops={"marker": ".", "markersize": 5},
-        )
-        box["boxes"][0].set_facecolor(COLOURS[place] + "80")
-    names = [SHORT[method] for method in item.methods]
-    axes.set_xticks(range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor")
-    axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.grid(visible=False, axis="x")
+def _box(item: Item, outcomes: list[Outcome]) -> Panels:
+    def box(method: str, group: list[Outcome]) -> Series:
+        place = item.methods.index(method)
+        finals = _drawable(outcome.final for outcome in group)
+        return Series("box", place, finals[np.isfinite(finals)], looks(place)["colour"])
+
+    return _panels(item, outcomes, "method", box)
 
 
 def _rate(item: Item, outcomes: list[Outcome]) -> Panels:
-    return {"": partial(_paint_rate, item, outcomes)} if outcomes else {}
-
-
-def _paint_rate(item: Item, outcomes: list[Outcome], axes: Any) -> None:
-    guides = []
+    lines, guides = [], []
     for name, group in _grouped(item, "dataset", outcomes):
-        rows = [(m, some[0].n, _mean(some)) for m, some in _grouped(item, "shards", group)]
-        x = np.array([final_error_rate(m, n) for m, n, _ in rows])
-        y = _drawable(error for _, _, error in rows)
+        some = [(m, found[0].n, _mean(found)) for m, found in _grouped(item, "shards", group)]
+        x = np.array([final_error_rate(m, n) for m, n, _ in some])
+        y = _drawable(error for _, _, error in some)
         label, good = _name("dataset", name), np.isfinite(y)
         if good.sum() > 1:
             log_x, log_y = np.log(x[good]), np.log(y[good])
             label += f": slope {np.polyfit(log_x, log_y, 1)[0]:.2f}"
-            guides.append((x, x * np.exp(np.mean(log_y - log_x))))
-        axes.plot(x, y, **_look(item.datasets.index(name)) | {"linestyle": "-"}, label=label)
-    for x, y in guides:
-        axes.plot(x, y, "--", color=GREY, linewidth=1, label="slope 1")
-    axes.set_xscale("log")
-    axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xticks([], minor=True)
+            guide = x * np.exp(np.mean(log_y - log_x))
+            guides.append(Series("line", x, guide, "grey", "slope 1", "--", "", width=1.0))
+        lines.append(_line(item.datasets.index(name), x, y, label, dash="-"))
+    return {"": lines + guides} if lines else {}
 
 
-def _rho(item: Item, rows: list[dict[str, str]]) -> Panels:
-    wanted = sorted(
-        (row for row in rows if int(row["steps"]) in item.steps), key=lambda row: int(row["steps"])
-    )
+def _rho(item: Item, rows: list[dict[str, str]]) -> list[Chart]:
+    wanted = [row for row in rows if int(row["steps"]) in item.steps]
+    wanted.sort(key=lambda row: int(row["steps"]))
     cases = {row["case"]: [r for r in wanted if r["case"] == row["case"]] for row in wanted}
-    return {_case(name, rows): partial(_paint_rho, rows) for name, rows in cases.items()}
+    return [_rho_chart(item, name, some) for name, some in cases.items()]
+
+
+def _rho_chart(item: Item, name: str, rows: list[dict[str, str]]) -> Chart:
+    """Measured residual errors and their bounds; what is beyond the axis is a mark and a note."""
+    low, high = RHO_LIMITS
+    steps = np.array([int(row["steps"]) for row in rows])
+    series, notes = [], []
+    for place, (column, label) in enumerate(RHO_LINES.items()):
+        values = np.array([float(row[column]) for row in rows])
+        dotted = {"dash": ":", "marker": ""} if place % 2 else {}
+        series.append(_line(place // 2, steps, values, label, **dotted))
+        low = min([low, *values[values > 0] / 2])
+        above = np.flatnonzero(values > high)
+        if len(above):
+            colour, top = series[-1].colour, np.full(len(above), high)
+            series.append(Series("line", steps[above], top, colour, "", "none", "^"))
+            last = above[-1]
+            notes.append((colour, f"▲ beyond the axis:\n{values[last]:.0e} at p = {steps[last]}"))
+    y = logarithmic([low, high], "residual error ρ")
+    return Chart(_case(name, rows), _steps_axis(item, series), y, series, notes=notes[::-1])
 
 
 def _case(name: str, rows: list[dict[str, str]]) -> str:
@@ -248,22 +200,15 @@ def _case(name: str, rows: list[dict[str, str]]) -> str:
     return f"{name}: {values}\nη ≤ min(1/3κ, 1/p) {holds}"
 
 
-def _paint_rho(rows: list[dict[str, str]], axes: Any) -> None:
-    low, high = RHO_LIMITS
-    steps = np.array([int(row["steps"]) for row in rows])
-    for place, (column, label) in enumerate(RHO_LINES.items()):
-        values = np.array([float(row[column]) for row in rows])
-        look = _look(place // 2) | ({"linestyle": ":", "marker": "None"} if place % 2 else {})
-        axes.plot(steps, _drawable(values), **look, label=label)
-        low = min([low, *values[values > 0] / 2])
-        above = np.flatnonzero(values > high)
-        if len(above):
-            axes.plot(steps[above], [high] * len(above), "^", color=look["color"], clip_on=False)
-            note = f"▲ beyond the axis:\n{values[above[-1]]:.0e} at p = {steps[above[-1]]}"
-            where = {"x": 0.97, "y": 0.93 - 0.12 * (3 - place), "transform": axes.transAxes}
-            axes.text(**where, s=note, ha="right", va="top", color=look["color"])
-    axes.set_ylim(low, high)
-    _ticks_at(axes, steps)
+def _panels(
+    item: Item, outcomes: list[Outcome], lines: str, draw: Callable[[Any, list[Outcome]], Series]
+) -> Panels:
+    """A panel for each value of a field, and in it a series for each of another."""
+    field = item.panels or "dataset"
+    return {
+        _name(field, value): [draw(*some) for some in _grouped(item, lines, group)]
+        for value, group in _grouped(item, field, outcomes)
+    }
 
 
 def _order(item: Item, field: str) -> tuple[Any, ...]:
@@ -284,13 +229,7 @@ def _name(field: str, value: Any) -> str:
     if field == "dataset":
         known = registry.DATA_SETS.get(value)
         return known.title if known else str(value)
-    return METHODS[value] if field == "method" else f"{'p' if field == 'steps' else 'm'} = {value}"
-
-
-def _look(place: int) -> dict[str, Any]:
-    looks = [COLOURS, MARKERS, DASHES]
-    color, marker, dashes = (values[place % len(values)] for values in looks)
-    return {"color": color, "marker": marker, "linestyle": dashes}
+    return TITLES[value] if field == "method" else f"{'p' if field == 'steps' else 'm'} = {value}"
 
 
 def _drawable(errors: Iterable[float]) -> Array:
@@ -304,18 +243,30 @@ def _mean(outcomes: list[Outcome]) -> float:
     return float(np.mean([outcome.final for outcome in outcomes]))
 
 
-def _ticks_at(axes: Any, steps: Iterable[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(list(steps), [str(p) for p in steps])
-    axes.set_xticks([], minor=True)
+def _rounds_axis(item: Item, series: list[Series]) -> Axis:
+    return linear(0, max(len(one.y) for one in series) - 1, "communications", whole=True)
 
 
-ERROR, FINAL = "sin θ(Z_t, U_5)", "final error"
-KINDS: dict[str, tuple[Any, str, str]] = {  # panels, label of x, label of y
-    "curves": (partial(_panels, _paint_curves), "communications", ERROR),
-    "stability": (_stability, "communications", ERROR),
-    "grid": (partial(_panels, _paint_grid), "local steps p", FINAL),
-    "box": (partial(_panels, _paint_box), "method", FINAL),
-    "rate": (_rate, "√(m/n)", FINAL),
-    "rho": (_rho, "local steps p", "residual error ρ"),
+def _steps_axis(item: Item, series: list[Series]) -> Axis:
+    ticks = [(float(p), str(p)) for p in item.steps]
+    return Axis(min(item.steps) / 1.1, max(item.steps) * 1.1, ticks, "local steps p", log=True)
+
+
+def _methods_axis(item: Item, series: list[Series]) -> Axis:
+    ticks = [(float(place), SHORT[method]) for place, method in enumerate(item.methods)]
+    return Axis(-0.6, len(ticks) - 0.4, ticks, "method")
+
+
+def _rate_axis(item: Item, series: list[Series]) -> Axis:
+    return logarithmic(
+        np.concatenate([one.x for one in series]), "√(m/n)", "{:g}".format, tight=True
+    )
+
+
+KINDS: dict[str, tuple[Any, Callable[[Item, list[Series]], Axis], str]] = {
+    "curves": (_curves, _rounds_axis, ERROR),
+    "stability": (_stability, _rounds_axis, ERROR),
+    "grid": (_grid, _steps_axis, FINAL),
+    "box": (_box, _methods_axis, FINAL),
+    "rate": (_rate, _rate_axis, FINAL),
 }

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from threading import Barrier
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.linalg import Array, leading_eigenpairs
-from localpower.diagnostics.heterogeneity import spectral_norm
+from localpower.core.linalg import Array, leading_eigenpairs, orth_step
+from localpower.diagnostics.heterogeneity import etas_of_grams
 from localpower.engines.base import Engine
-from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.tasks import Eigenvectors, PowerSteps, Product, Task, TopVectors
 
 R = TypeVar("R")
@@ -28,8 +26,6 @@ T = TypeVar("T")
 
 class Grams:
     """``A_iᵀA_i`` of every shard, (m, d, d)."""
-
-    dtype = np.dtype(np.float64)
 
     def __init__(self, X: Array, shards: Sequence[NDArray[np.intp]]) -> None:
         self.rows = [len(shard) for shard in shards]
@@ -46,18 +42,13 @@ class Grams:
         Y = self.stack @ beside.reshape(m, d, -1)
         return Y.reshape(m, d, len(Z), -1).transpose(2, 0, 1, 3)
 
-    def rows_loaded(self, times: int) -> AbstractContextManager[None]:
-        """All there is is in memory."""
-        return nullcontext()
-
     def power_steps(self, tasks: Sequence[PowerSteps]) -> list[list[Product]]:
-        """Run tasks of equally many steps; per task the replies of all shards.
-
-        The task's own code does it: its product and its orth work on the last two axes.
-        """
-        bases = np.stack([task.basis for task in tasks])[:, None]
-        together = PowerSteps(bases, steps=tasks[0].steps, send_basis=True)
-        Y, Z = together(cast(LocalMatrix, self)).pair()
+        """Run tasks of equally many steps; per task the replies of all shards."""
+        Z = np.stack([task.basis for task in tasks])[:, None]
+        Y = self.product(Z)
+        for _ in range(tasks[0].steps - 1):
+            Z = _orth_steps(Y, np.broadcast_to(Z, Y.shape))
+            Y = self.product(Z)
         Z = np.broadcast_to(Z, Y.shape)
         return [
             [Product(y, z if task.send_basis else None) for y, z in zip(Y[v], Z[v], strict=True)]
@@ -72,9 +63,17 @@ class Grams:
 
     def eta(self) -> float:
         """Heterogeneity of the shards, Definition 2."""
-        M = self.stack.sum(axis=0) / sum(self.rows)
-        held = zip(self.stack, self.rows, strict=True)
-        return max(spectral_norm(G / rows - M) for G, rows in held) / spectral_norm(M)
+        return float(etas_of_grams(lambda: self.stack, self.rows).max())
+
+
+def _orth_steps(Y: Array, Z: Array) -> Array:
+    """`orth_step` on the last two axes; all matrices of full rank are factored in one call."""
+    Q, R = np.linalg.qr(Y)
+    sizes, norms = np.abs(np.diagonal(R, axis1=-2, axis2=-1)), np.linalg.norm(R, axis=-2)
+    poor = (sizes <= np.sqrt(np.finfo(Y.dtype).eps) * norms).any(axis=-1)
+    for at in map(tuple, np.argwhere(poor)):
+        Q[at] = orth_step(Y[at], Z[at])
+    return Q
 
 
 class GramEngine(Engine):

@@ -14,17 +14,8 @@ from localpower.paper.claims import Verdict, judge, theorem_2
 from localpower.paper.problems import MODES
 from localpower.paper.results import Results, Summary, paper_table
 from localpower.paper.runner import Item, items
-from localpower.paper.trials import ALIGNMENTS, ONE_SHOT
+from localpower.paper.trials import ALIGNMENTS, ONE_SHOT, TITLES
 from localpower.version import __version__
-
-HEADINGS = {
-    "procrustes": "OPT",
-    "signs": "sign-fixing",
-    "none": "vanilla",
-    "dr_svd": "DR-SVD",
-    "uda": "UDA",
-    "wda": "WDA",
-}
 
 ORDER = {  # as in the paper; items that are not named here follow
     name: place
@@ -97,7 +88,7 @@ def _lead(results: Results) -> str:
     leads = {}
     for mode in MODES:
         table = results.table(items()["table-final"], mode)
-        names = [name for name in registry.DATA_SETS if all((name, m) in table for m in HEADINGS)]
+        names = [name for name in registry.DATA_SETS if all((name, m) in table for m in TITLES)]
         ratios = [
             min(table[name, method].mean for method in ONE_SHOT)
             / min(table[name, method].mean for method in ALIGNMENTS)
@@ -141,7 +132,7 @@ def _table(item: Item, results: Results) -> str:
 
 def _final_tables(item: Item, results: Results) -> str:
     paper = paper_table(item.name)
-    heads = ["data set", *(HEADINGS[method] for method in item.methods)]
+    heads = ["data set", *(TITLES[method] for method in item.methods)]
     published = results.table(item, "as-published")
     uniform = results.table(item, "uniform")
     names = [name for name in registry.DATA_SETS if any(key[0] == name for key in published)]

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib.resources import files
 from itertools import groupby, product, zip_longest
 from pathlib import Path
@@ -53,15 +54,8 @@ class Item:
     def trials(self, available: Iterable[str]) -> set[Trial]:
         """Every trial of the item on those of its data sets that are at hand."""
         wanted = [name for name in self.datasets if name in (*available, SYNTHETIC)]
-        grid = product(
-            wanted,
-            MODES,
-            range(self.repeats),
-            self.shards,
-            self.methods,
-            self.steps,
-            self.schedules,
-        )
+        grid = product(wanted, MODES, range(self.repeats), self.shards, self.methods, self.steps,
+                       self.schedules)  # fmt: skip
         return {
             Trial(d, mode, repeat, m, method, 0, "constant", 0)
             if method in ONE_SHOT
@@ -175,18 +169,18 @@ def _trial_jobs(
     wanted = {trial for item in chosen for trial in item.trials(available)}
     missing = sorted(trial for trial in wanted if _key(trial) not in store)
     groups = [list(group) for _, group in groupby(missing, key=lambda trial: trial.group)]
+    return [
+        ("trials of {}, {}, repeat {}".format(*g[0].group), partial(_trials, g, store, data_dir))
+        for g in _mixed(groups)
+    ]
 
-    def job(group: list[Trial]) -> Callable[[], None]:
-        def work() -> None:
-            problem = _load(group[0].dataset, group[0].mode, data_dir)
-            for trial, errors in run_group(group, problem):
-                values = dict(zip(TRIALS, _key(trial), strict=False))
-                curve = " ".join(f"{error:.4g}" for error in errors)
-                store.add({**values, **_origin(problem), "errors": curve})
 
-        return work
-
-    return [("trials of {}, {}, repeat {}".format(*g[0].group), job(g)) for g in _mixed(groups)]
+def _trials(group: list[Trial], store: Store, data_dir: str | None) -> None:
+    problem = _load(group[0].dataset, group[0].mode, data_dir)
+    for trial, errors in run_group(group, problem):
+        values = dict(zip(TRIALS, _key(trial), strict=False))
+        curve = " ".join(f"{error:.4g}" for error in errors)
+        store.add({**values, **_origin(problem), "errors": curve})
 
 
 def _eta_jobs(
@@ -197,23 +191,20 @@ def _eta_jobs(
         for name, mode, repeat in product(item.datasets, MODES, range(item.repeats)):
             missing = [m for m in item.shards if (name, mode, repeat, m) not in store]
             if name in available and missing:
-                work = _eta_work(name, mode, repeat, missing, store, data_dir)
+                work = partial(_etas, name, mode, repeat, missing, store, data_dir)
                 jobs.append((f"η of {name}, {mode}, repeat {repeat}", work))
     return jobs
 
 
-def _eta_work(
+def _etas(
     name: str, mode: str, repeat: int, shards: list[int], store: Store, data_dir: str | None
-) -> Callable[[], None]:
-    def work() -> None:
-        problem = _load(name, mode, data_dir)
-        order, _ = shuffled(problem, repeat)
-        for m in shards:
-            eta = Grams(problem.X, problem.cut(order, m)).eta()
-            row = {"dataset": name, "mode": mode, "repeat": repeat, "shards": m}
-            store.add({**row, **_origin(problem), "eta": f"{eta:.5g}"})
-
-    return work
+) -> None:
+    problem = _load(name, mode, data_dir)
+    order, _ = shuffled(problem, repeat)
+    for m in shards:
+        eta = Grams(problem.X, problem.cut(order, m)).eta()
+        row = {"dataset": name, "mode": mode, "repeat": repeat, "shards": m}
+        store.add({**row, **_origin(problem), "eta": f"{eta:.5g}"})
 
 
 def _rho_jobs(chosen: list[Item], path: Path) -> list[Job]:

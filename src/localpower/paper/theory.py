@@ -9,11 +9,12 @@ import numpy as np
 
 from localpower.core.linalg import Array, random_basis
 from localpower.diagnostics.distance import principal_angles
-from localpower.diagnostics.heterogeneity import kappa, rho
 from localpower.methods.local_power import local_power
 from localpower.methods.schedule import constant
 from localpower.methods.state import State
 from localpower.paper.bounds import (
+    kappa,
+    rho,
     rho_bound_aligned,
     rho_bound_vanilla,
     theorem_2_applies,

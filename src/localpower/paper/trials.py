@@ -24,6 +24,8 @@ from localpower.worker.shard import Shard
 SEED = 2021
 ALIGNMENTS = ("procrustes", "signs", "none")
 ONE_SHOT = ("dr_svd", "uda", "wda")
+TITLES = {"procrustes": "OPT", "signs": "sign-fixing", "none": "vanilla"}
+TITLES |= {"dr_svd": "DR-SVD", "uda": "UDA", "wda": "WDA"}
 
 
 @dataclass(frozen=True, slots=True, order=True)

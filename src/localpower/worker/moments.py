@@ -61,6 +61,8 @@ class Moments:
             return replace(self, rows=rows)
         if other.bad is not None:
             return replace(other, rows=rows, bad=(self.rows + other.bad[0], other.bad[1]))
+        if not self.rows:  # a sum that starts from zero would keep one number of a mean in two
+            return replace(other, checksum=joined(self.checksum, other.checksum, other.rows))
         a, b = _alike(self, other)
         share, delta = other.rows / max(rows, 1), b.mean - a.mean + (b.rest - a.rest)
         step = share * delta + a.rest

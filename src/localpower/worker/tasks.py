@@ -577,8 +577,9 @@ class LeadingFactor(Task[LowRank]):
 
     def __call__(self, matrix: LocalMatrix) -> LowRank:
         factor, rest = matrix.leading_factor(self.width)
-        if self.reply:
-            rest += ROUNDING * UNITS[self.reply] * float(np.linalg.norm(factor, 2)) ** 2
+        if self.reply:  # ‖FFᵀ - F'F'ᵀ‖ where F' is F, each entry rounded
+            unit, size = UNITS[self.reply], float(np.linalg.norm(factor))
+            rest += unit * size * (2 * float(np.linalg.norm(factor, 2)) + unit * size)
         return LowRank(to_wire(factor, self.reply), rest, self.most)
 
 

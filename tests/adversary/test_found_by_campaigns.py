@@ -1,0 +1,137 @@
+"""What random campaigns found: certificates that were about something else, or left noise out."""
+
+import warnings
+
+import numpy as np
+import pytest
+from constructions import cut, orthonormal, with_values
+from helpers import spelled
+
+import localpower as lp
+from localpower.worker.moments import moments
+from localpower.worker.shard import Shard
+
+EPS = np.finfo(float).eps
+
+
+def sine_to(A, result):
+    """Of the components to the true ones of the rows A, which are float64 or longer."""
+    k = len(result.components)
+    P, V = np.linalg.svd(A.astype(float))[2][:k].T, result.components.T.astype(float)
+    return np.linalg.norm(V - P @ (P.T @ V), 2)
+
+
+def quietly(data, rank, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lp.ConvergenceWarning)
+        return lp.svd(data, rank, engine="inline", **spelled(options))
+
+
+def centred(A, scale):
+    """The rows as they enter, by numbers with more digits."""
+    A = A.astype(np.longdouble)
+    A = A - A.mean(axis=0)
+    A = A - A.mean(axis=0)
+    return A if scale is None else A / np.sqrt(np.square(A).mean(axis=0))
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps >= EPS, reason="no longer numbers here")
+@pytest.mark.parametrize("scale", [None, "std"])
+@pytest.mark.parametrize("method", ["tsqr", "gram", "block_krylov"])
+def test_a_mean_that_no_number_holds_is_in_the_certificate_of_every_method(method, scale):
+    rng = np.random.default_rng(0)
+    A = 1e12 * np.r_[1, 1, 1, 0, 0] + rng.standard_normal((200, 5)) * (3, 2.8, 1, 0.5, 0.2)
+    result = quietly(cut(A, 4), 1, method=method, tol=1e-6, center=True, scale=scale, rng=0)
+    sine = sine_to(centred(A, scale), result)
+    assert sine > 1e-10  # rounding of the mean is seen
+    assert sine <= result.certificate.angle
+
+
+@pytest.mark.parametrize("empty", [0, 1, 3])
+def test_empty_shards_lose_no_digit_of_a_mean(empty):
+    rng = np.random.default_rng(1)
+    A = 3e7 + rng.standard_normal((11, 3))
+
+    def stats(rows):
+        return moments(Shard((rows,), 3, np.dtype(float)))
+
+    one, total = stats(A), stats(A[:0])
+    for _ in range(empty):
+        total = total + stats(A[:0])
+    total = total + one + stats(A[:0])
+    assert np.any(one.rest)
+    np.testing.assert_array_equal(total.rest, one.rest)
+    np.testing.assert_array_equal(total.mean, one.mean)
+    np.testing.assert_array_equal(total.m2, one.m2)
+
+
+def test_empty_shards_change_no_bit_of_standard_deviations():
+    rng = np.random.default_rng(1)
+    A = 3e7 + rng.standard_normal((40, 3))
+    parts = cut(A, 5)
+    plain = quietly(parts, 1, method="tsqr", center=True, scale="std")
+    for places in [(0,), (0, 0), (1, 4)]:
+        more = parts.copy()
+        for place in places:
+            more.insert(place, A[:0])
+        found = quietly(more, 1, method="tsqr", center=True, scale="std")
+        np.testing.assert_allclose(found.scale, plain.scale, rtol=4 * EPS)
+
+
+@pytest.mark.parametrize("wire", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("schedule", ["adaptive", "halving", "constant"])
+def test_a_proof_is_of_what_is_returned_where_all_rounds_are_done(schedule, wire):
+    values = np.r_[1.0, 0.3 ** np.arange(2, 9)]
+    for seed in range(8):
+        A = with_values(np.random.default_rng(seed), 24, values)
+        given = {"align": "none"} if wire == "float32" else {}
+        result = quietly(
+            cut(A, 8), 1, method="local_power", schedule=schedule, tol=0.0, max_rounds=2,
+            width=4, wire=wire, rng=seed, **given,
+        )  # fmt: skip
+        found = result.certificate
+        assert found is None or not found.proven or sine_to(A, result) <= found.angle + 1e-12
+
+
+def cancelling(rng):
+    """Products of shards are far larger than their sum: what is rounded of them stays."""
+    d = 8
+    values = np.r_[1e3, 1.0, 0.8, 0.5 * rng.random(5)]
+    a = np.sqrt(values) * orthonormal(rng, d, d)
+    signs = rng.choice([-1, 1], d - 1)
+    first, others = a[:, 0], (a[:, 1:] * signs).sum(axis=1)
+    return [np.array([first + others]), np.array([first - others])] * 2 + [a.T.copy()]
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+def test_what_is_rounded_before_it_cancels_in_a_sum_is_in_the_certificate(wire):
+    for seed in range(60):
+        parts = cancelling(np.random.default_rng(seed))
+        for tol, start in [(1e-2, "merged:1"), (1e-3, "merged:1"), (1e-3, "random")]:
+            options = {"start": start, "wire": wire, "tol": tol, "width": 3, "rng": seed}
+            result = quietly(parts, 3, method="block_krylov", **options)
+            found = result.certificate
+            assert result.converged
+            assert not found.proven or sine_to(np.vstack(parts), result) <= found.angle + 1e-12
+
+
+@pytest.mark.parametrize("method", ["gram", "block_lanczos", "local_ritz", "auto"])
+@pytest.mark.parametrize("values", [(1.0, 1e-15, 0.0), (1.0, 1e-15, 9e-16), (1.0, 1e-17, 1e-29)])
+def test_values_between_zero_and_their_square_root_are_not_said_to_be_right(method, values):
+    A = with_values(np.random.default_rng(3), 40, np.r_[values], columns=12)
+    true = np.linalg.svd(A)[1][:3]
+    for rounds in (1, 20):
+        result = quietly(cut(A, 3), 3, method=method, tol=1e-8, max_rounds=rounds, rng=0)
+        right = np.abs(result.singular_values - true) <= 1e-7 * true + 64 * EPS * 8
+        assert right.all() or not result.converged
+
+
+@pytest.mark.parametrize("method", ["block_krylov", "dpi", "block_lanczos", "auto"])
+def test_generators_that_cannot_spawn_will_do(method):
+    A = np.random.default_rng(0).standard_normal((60, 8)) * np.arange(9, 1, -1) ** 2
+    runs = [
+        quietly(A, 2, method=method, tol=1e-6, partition="shuffled", rng=np.random.RandomState(5))
+        for _ in range(2)
+    ]
+    assert all(result.converged for result in runs)
+    np.testing.assert_array_equal(runs[0].components, runs[1].components)
