@@ -23,7 +23,7 @@ from helpers import same_bits, with_spectrum
 
 import localpower as lp
 from localpower.data.partition import contiguous
-from localpower.data.source import open_source, opened
+from localpower.data.source import load_block, open_source
 from localpower.worker.tasks import Describe, Done, PowerSteps, Prepare, Task
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -333,7 +333,7 @@ def test_a_killed_actor_is_reported_and_healed(engine, adopted, shards):
     if adopted:
         from localpower.data.source import held
 
-        parts = engine.adopt([ray.put(block) for block in blocks], opened)
+        parts = engine.adopt([ray.put(block) for block in blocks], load_block)
         engine.place(contiguous(held(parts, "data", None), shards).shards)
     else:
         place(engine, blocks, shards)

@@ -18,7 +18,7 @@ from helpers import same_bits, started, with_spectrum
 
 import localpower as lp
 from localpower.data.partition import contiguous
-from localpower.data.source import held, open_source, opened
+from localpower.data.source import held, load_block, open_source
 from localpower.worker.shard import Shard
 from localpower.worker.tasks import Describe, Done, PowerSteps, Prepare, Task
 
@@ -172,7 +172,7 @@ def native(kind, session):
 def test_native_data_give_the_bits_of_their_blocks(engine, session, kind):
     data, blocks = native(kind, session)
     assert engine.takes(data)
-    own = held(engine.adopt(data, opened), "data", None)
+    own = held(engine.adopt(data, load_block), "data", None)
     engine.place(contiguous(own, 3).shards)
     found = engine.sum(STEP).product
     with lp.connect("inline") as reference:
@@ -188,7 +188,7 @@ def test_empty_partitions_are_fine(engine, context):
 
 
 def test_sparse_vectors_stay_sparse(engine, context):
-    parts = engine.adopt(context.parallelize(vectors("ml sparse"), 3), opened)
+    parts = engine.adopt(context.parallelize(vectors("ml sparse"), 3), load_block)
     assert sum(part.nnz for part in parts) == S.nnz
     assert [part.shape for part in parts] == [(100, 12)] * 3
 
