@@ -2,9 +2,7 @@
 
 ``unmoved.json`` was written by the last version in which options were arguments of `svd`, on the
 engine ``inline``. A case has its components as the base64 text of the bytes of their numbers, and
-its ledger as pairs: how often a record comes in a row, and its place among all records. Four cases
-with rounded messages were written anew when the bounds of their rounding became those of every
-matrix: some messages are rounded less since then.
+its ledger as pairs: how often a record comes in a row, and its place among all records.
 """
 
 import base64
