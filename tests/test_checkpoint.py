@@ -13,29 +13,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import same_bits
+from helpers import same_bits, with_options
 from scipy import sparse
 
 import localpower as lp
 from localpower import checkpoint
-from localpower.api import CheckpointWriter
+from localpower.checkpoint import CheckpointWriter, Snapshot
 from localpower.core.evidence import draw
 from localpower.core.files import replacing
 from localpower.core.ledger import Round
 from localpower.engines.inline import Inline
 from localpower.methods.block_lanczos import LanczosState
 from localpower.methods.exact import FactoredState
-from localpower.methods.local_power import State
 from localpower.methods.local_ritz import RitzState
 from localpower.methods.schedule import Adaptive
+from localpower.methods.state import State
 from localpower.worker.tasks import LeadingFactor, PowerSteps, Refine
 
 RUNS = {
     "local_ritz": {"method": "local_ritz", "tol": 1e-9},
-    "all": {"method": "local_ritz", "proposal": "all+residual", "tol": 1e-9},
-    "local_power": {"steps": 4, "schedule": "halving", "max_rounds": 7},
-    "adaptive": {"steps": 4, "schedule": "adaptive", "max_rounds": 9},
-    "certified local_power": {"steps": 3, "schedule": "halving", "max_rounds": 9, "tol": 1e-3},
+    "all": {"method": "local_ritz:proposal=all+residual", "tol": 1e-9},
+    "local_power": {"method": "local_power:steps=4,schedule=halving", "max_rounds": 7},
+    "adaptive": {"method": "local_power:steps=4,schedule=adaptive", "max_rounds": 9},
+    "certified local_power": {
+        "method": "local_power:steps=3,schedule=halving",
+        "max_rounds": 9,
+        "tol": 1e-3,
+    },
 }
 
 
@@ -44,8 +48,9 @@ def rows(dtype=float):
     return (rng.standard_normal((400, 25)) * 0.8 ** np.arange(25)).astype(dtype)
 
 
-def fit(path, X=None, **options):
-    return lp.svd(rows() if X is None else X, 3, workers=4, rng=0, checkpoint=path, **options)
+def fit(path, X=None, *, every=1, resume=False, **options):
+    where = None if path is None else lp.Checkpoint(path, every=every, resume=resume)
+    return lp.svd(rows() if X is None else X, 3, workers=4, rng=0, checkpoint=where, **options)
 
 
 def same_run(a, b):
@@ -109,7 +114,7 @@ def test_a_killed_process_leaves_a_checkpoint_to_go_on_from(tmp_path, rounds, wh
         ({"X": rows()[:399]}, "shards, data"),
         ({"X": rows(np.float32)}, "dtype"),
         ({"tol": 1e-5}, "tol"),
-        ({"width": 7}, "width"),
+        ({"method": "local_ritz:width=7"}, "width"),
         ({"center": True}, "center"),
         ({"method": "block_krylov"}, "method"),
     ],
@@ -147,12 +152,23 @@ def test_a_missing_checkpoint_starts_anew_and_every_says_how_often_it_is_written
         written.append(point.state.round)
         save(path, point, identity)
 
-    monkeypatch.setattr("localpower.api.save", noting)
+    monkeypatch.setattr("localpower.checkpoint.save", noting)
     fit(tmp_path / "run.ck", resume=True, every=3, method="dpi", max_rounds=8)
     assert written == [3, 6]
     assert os.listdir(tmp_path) == ["run.ck"]
-    with pytest.raises(ValueError, match="resume=True needs checkpoint="):
-        lp.svd(rows(), 3, resume=True)
+    with pytest.raises(TypeError, match="path"):
+        lp.Checkpoint(resume=True)
+
+
+def test_a_path_alone_stands_for_a_checkpoint_after_every_round(tmp_path):
+    paths = [tmp_path / "a.ck", tmp_path / "b.ck"]
+    for path, where in zip(paths, (str(paths[0]), lp.Checkpoint(paths[1])), strict=True):
+        lp.svd(rows(), 3, "dpi", workers=4, rng=0, checkpoint=where, max_rounds=3)
+        assert len(fit(path, method="dpi", max_rounds=3, resume=True).history) == 3
+    with pytest.raises(TypeError, match="checkpoint=3 must be the path of a file"):
+        lp.svd(rows(), 3, checkpoint=3)
+    with pytest.raises(ValueError, match="Checkpoint every=0 must be 1 or more"):
+        lp.Checkpoint(paths[0], every=0)
 
 
 def test_a_warm_start_saves_rounds():
@@ -273,37 +289,54 @@ def test_a_checkpoint_of_another_start_is_refused_and_the_same_goes_on(
     tmp_path, name, other, named
 ):
     how = {"rng": 0} if name == "warm_start" else {}
-    how |= {"workers": 4, "method": "dpi", "max_rounds": 4, "checkpoint": tmp_path / "run.ck"}
-    whole = lp.svd(rows(), 3, **how | STARTS[name]() | {"checkpoint": None})
-    lp.svd(rows(), 3, callback=after(2), **how | STARTS[name]())
+    how |= {"workers": 4, "method": "dpi", "max_rounds": 4}
+    path = tmp_path / "run.ck"
+    resumed = {"checkpoint": lp.Checkpoint(path, resume=True)}
+    whole = lp.svd(rows(), 3, **how | STARTS[name]())
+    lp.svd(rows(), 3, callback=after(2), checkpoint=path, **how | STARTS[name]())
     with pytest.raises(lp.DataError, match=named):
-        lp.svd(rows(), 3, resume=True, **how | other())
-    assert same_run(lp.svd(rows(), 3, resume=True, **how | STARTS[name]()), whole)
+        lp.svd(rows(), 3, **how | other() | resumed)
+    assert same_run(lp.svd(rows(), 3, **how | STARTS[name]() | resumed), whole)
 
 
-OTHER_OPTIONS = {
-    "steps": 5,
-    "schedule": "linear",
-    "align": "signs",
-    "align_at": "worker",
-    "width": 6,
-    "tol": 1e-3,
-    "wire": "float32",
-    "center": True,
-    "scale": "std",
-    "partition": "shuffled",
-    "proposal": "anchor",
-    "start": "random",
+OTHER_OPTIONS = {"tol": 1e-3, "center": True, "scale": "std", "partition": "shuffled"}
+OTHER_METHODS = {
+    "local_power": {
+        "steps": 5,
+        "schedule": "linear",
+        "align": "signs",
+        "align_at": "worker",
+        "width": 6,
+        "wire": "float32",
+    },
+    "local_ritz": {
+        "proposal": "anchor",
+        "steps": 3,
+        "start": "random",
+        "width": 6,
+        "wire": "float32",
+    },
 }
 
 
-@pytest.mark.parametrize("name", OTHER_OPTIONS)
-def test_a_checkpoint_of_other_options_is_refused_by_their_names(tmp_path, name):
-    method = "local_ritz" if name in ("proposal", "start") else "local_power"
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("local_power", name) for name in OTHER_OPTIONS]
+    + [(method, name) for method, options in OTHER_METHODS.items() for name in options],
+)
+def test_a_checkpoint_of_other_options_is_refused_by_their_names(tmp_path, method, name):
     how = {"method": method, "max_rounds": 2}
+    change = {name: OTHER_OPTIONS.get(name)}
+    if name in OTHER_METHODS[method]:
+        change = {"method": with_options(method, **{name: OTHER_METHODS[method][name]})}
     fit(tmp_path / "run.ck", **how)
     with pytest.raises(lp.DataError, match=rf"with other .*\b{name}\b"):
-        fit(tmp_path / "run.ck", resume=True, **how | {name: OTHER_OPTIONS[name]})
+        fit(tmp_path / "run.ck", resume=True, **how | change)
+
+
+def test_every_option_of_these_methods_is_compared():
+    for method, options in OTHER_METHODS.items():
+        assert set(options) == set(lp.methods.method_from(method).options())
 
 
 def no_data(number):
@@ -312,11 +345,11 @@ def no_data(number):
 
 @pytest.mark.parametrize(
     "schedule",
-    [lambda t: 4, iter([0, 4, 8]), (4 * t for t in range(9)), Adaptive(4)],
-    ids=["function", "iterator", "generator", "object"],
+    [lambda t: 4, Adaptive(4)],
+    ids=["function", "object"],
 )
 def test_a_schedule_that_cannot_be_compared_is_refused_before_any_work(tmp_path, schedule):
-    with pytest.raises(ValueError, match=r"schedule=.* checkpoint= needs: give a name such as"):
+    with pytest.raises(ValueError, match=r"schedule=.* checkpoint= needs it: give a name such as"):
         lp.svd(
             no_data,
             3,
@@ -330,14 +363,17 @@ def test_a_schedule_that_cannot_be_compared_is_refused_before_any_work(tmp_path,
 def test_times_are_compared_as_the_set_that_they_are(tmp_path):
     path = tmp_path / "run.ck"
     times = [{0, 2, 4, 6, 8}, [8, 6, 4, 2], range(0, 10, 2), np.arange(0, 10, 2)]
-    whole = fit(None, method=lp.LocalPower(schedule=times[0]))
+    times += [iter([0, 2, 4, 6, 8]), (2 * t for t in range(5))]
+    methods = [lp.LocalPower(schedule=given) for given in times]
+    methods.append("local_power:schedule={0,2,4,6,8}")
+    whole = fit(None, method=methods[0])
     assert len(whole.history) == 4
-    for number, given in enumerate(times):
-        fit(path, method=lp.LocalPower(schedule=times[number - 1]), callback=after(2))
-        assert same_run(fit(path, schedule=given, resume=True), whole)
-    fit(path, method=lp.LocalPower(schedule=times[0]), max_rounds=2)
+    for number, method in enumerate(methods):
+        fit(path, method=methods[number - 1], callback=after(2))
+        assert same_run(fit(path, method=method, resume=True), whole)
+    fit(path, method=methods[0], max_rounds=2)
     with pytest.raises(lp.DataError, match="with other schedule;"):
-        fit(path, schedule={0, 2, 4, 6, 9}, resume=True)
+        fit(path, method=lp.LocalPower(schedule={0, 2, 4, 6, 9}), resume=True)
 
 
 @pytest.mark.parametrize("rounds", [5, 4, 1])
@@ -540,10 +576,10 @@ def reasons(path, **options):
     ("options", "reason"),
     [
         ({"method": "local_ritz", "tol": 1e-9, "max_rounds": 2}, "max_rounds"),
-        ({"method": "local_ritz", "tol": 1e-9, "max_bytes": 1}, "budget"),
-        ({"method": "local_ritz", "tol": 1e-9, "max_seconds": 1e-9}, "budget"),
+        ({"method": "local_ritz", "tol": 1e-9, "budget": lp.Budget(bytes=1)}, "budget"),
+        ({"method": "local_ritz", "tol": 1e-9, "budget": lp.Budget(seconds=1e-9)}, "budget"),
         ({"method": "local_ritz", "tol": 1e-9, "callback": lambda *_: True}, "callback"),
-        ({"schedule": {0, 4, 8}}, "end"),
+        ({"method": "local_power:schedule={0,4,8}"}, "end"),
     ],
 )
 def test_an_end_that_more_rounds_would_change_is_not_kept_as_one(tmp_path, options, reason):
@@ -560,7 +596,7 @@ def test_an_end_that_more_rounds_would_not_change_is_kept(tmp_path, reason):
     options = {
         "angle": {"method": "local_ritz", "tol": 1e-9},
         "residual": {"X": np.eye(50), "method": "local_ritz", "tol": 1e-9},
-        "stalled": {"steps": 40, "tol": 1e-12, "max_rounds": 60},
+        "stalled": {"method": "local_power:steps=40", "tol": 1e-12, "max_rounds": 60},
     }[reason]
     assert reasons(path, **options) == (reason, reason)
     before = path.read_bytes()
@@ -569,15 +605,18 @@ def test_an_end_that_more_rounds_would_not_change_is_kept(tmp_path, reason):
 
 
 @pytest.mark.parametrize("reason", [None, "angle", "budget", "callback", "max_rounds", "degraded"])
-def test_a_keeper_keeps_final_reasons_only(tmp_path, reason):
-    keeper = CheckpointWriter(tmp_path / "run.ck", 3, {"seed": 1})
-    point = checkpoint.Checkpoint(State(np.eye(4, 2), 2), (), (), reason)
-    assert [keeper.due(replace(point.state, round=t), ends=False) for t in (2, 3, 6)] == [0, 1, 1]
-    assert keeper.due(point.state, ends=True)
-    keeper.keep(point)
-    assert keeper.found().reason == ("angle" if reason == "angle" else None)
-    assert not CheckpointWriter(None, 1, {}).due(point.state, ends=True)
-    assert not replace(keeper, missing={2}).due(point.state, ends=True)
+def test_a_writer_keeps_final_reasons_only(tmp_path, reason):
+    where = lp.Checkpoint(tmp_path / "run.ck", every=3, resume=True)
+    writer = CheckpointWriter(where, {"seed": 1})
+    point = Snapshot(State(np.eye(4, 2), 2), (), (), reason)
+    assert [writer.due(replace(point.state, round=t), ends=False) for t in (2, 3, 6)] == [0, 1, 1]
+    assert writer.due(point.state, ends=True)
+    writer.keep(point)
+    assert writer.found(lp.LocalPower()).reason == ("angle" if reason == "angle" else None)
+    unwanted = replace(writer, where=replace(where, resume=False))
+    assert unwanted.found(lp.LocalPower()) is None
+    assert not CheckpointWriter(None, {}).due(point.state, ends=True)
+    assert not replace(writer, missing={2}).due(point.state, ends=True)
 
 
 @pytest.mark.parametrize(
@@ -648,22 +687,22 @@ def test_a_state_is_read_as_it_was_written_to_the_last_bit(tmp_path, kind, more)
     path, identity = tmp_path / "run.ck", {"seed": 1, "tol": 1e-3}
     history = (lp.Record(1, 4, 5, 6, 0.5, 7, 0.25, 0.125, False, 0.75),)
     records = (Round("iterate", "PowerSteps", 1, 2, 3, 4, 5, 6, True),)
-    point = checkpoint.Checkpoint(full_state(kind, **more), history, records, "angle")
+    point = Snapshot(full_state(kind, **more), history, records, "angle")
     checkpoint.save(path, point, identity)
-    again = checkpoint.load(path, identity)
+    again = checkpoint.load(path, identity, kind)
     assert same(point.state, again.state)
     assert (again.history, again.records, again.reason) == (history, records, "angle")
     content = path.read_bytes()
     for name in identity:
         with pytest.raises(lp.DataError, match=f"another run, with other {name}"):
-            checkpoint.load(path, identity | {name: 2})
+            checkpoint.load(path, identity | {name: 2}, kind)
     for wrong, message in (
         (content[:-1] + bytes([content[-1] ^ 1]), "torn or damaged"),
         (b"LPCK0001" + content[8:], "no checkpoint of this version"),
     ):
         path.write_bytes(wrong)
         with pytest.raises(lp.DataError, match=message):
-            checkpoint.load(path, identity)
+            checkpoint.load(path, identity, kind)
 
 
 def test_a_digest_tells_shapes_and_types_apart_not_only_to_the_last_bit():

@@ -16,9 +16,11 @@ from helpers import with_spectrum
 
 import localpower as lp
 from localpower.cli import main
+from localpower.methods import REGISTRY
 from localpower.show import summary as overview
 
 A = with_spectrum(120, 0.6 ** np.arange(8), seed=3)
+FOUR = "local_power:steps=4"
 
 
 def command(*arguments, **options):
@@ -47,8 +49,9 @@ def rows(tmp_path):
 
 def test_fit_inspect_transform(rows, tmp_path):
     model = tmp_path / "model"
-    options = ["-k", 3, "--workers", 4, "-p", 2, "--engine", "processes:2", "--seed", 0, "--center"]
-    out = command("fit", rows, *options, "-o", model, "--max-rounds", 9)
+    options = ["-k", 3, "--workers", 4, "--engine", "processes:2", "--seed", 0, "--center"]
+    options += ["--method", "local_power:steps=2", "--max-rounds", 9]
+    out = command("fit", rows, *options, "-o", model)
     assert out.returncode == 0, out.stderr
     assert len(re.findall(r"^ +\d+ +2 +\d", out.stdout, re.MULTILINE)) == 9
     expected = lp.svd(
@@ -69,7 +72,7 @@ def test_fit_inspect_transform(rows, tmp_path):
 
 
 def test_json_is_all_that_programs_get(rows):
-    out = command("fit", rows, "-k", 2, "-p", 4, "--json", "--seed", 1)
+    out = command("fit", rows, "-k", 2, "--method", FOUR, "--json", "--seed", 1)
     content = json.loads(out.stdout)
     assert out.stderr == ""
     assert content["run"]["seed"] == 1
@@ -86,7 +89,8 @@ def test_several_files_are_the_shards(tmp_path):
 
 
 def test_explicit_times(rows):
-    out = command("fit", rows, "-k", 2, "--schedule", "0,4,6,7", "--json")
+    times = "local_power:schedule={0,4,6,7}"
+    out = command("fit", rows, "-k", 2, "--method", times, "--json")
     assert [r["steps"] for r in json.loads(out.stdout)["history"]] == [4, 2, 1]
 
 
@@ -142,10 +146,18 @@ def test_bad_files_fail_with_one_line(tmp_path, name, write, message, capsys):
         ["fit", "{rows}", "-k", "0"],
         ["fit", "{rows}", "-k", "99"],
         ["fit", "{rows}", "-k", "x"],
-        ["fit", "{rows}", "-k", "3", "--width", "2"],
+        ["fit", "{rows}", "-k", "3", "--method", "dpi:width=2"],
         ["fit", "{rows}", "-k", "3", "--method", "foo"],
-        ["fit", "{rows}", "-k", "3", "--schedule", "foo"],
-        ["fit", "{rows}", "-k", "3", "--schedule", "0,x"],
+        ["fit", "{rows}", "-k", "3", "--method", "local_power:schedule=foo"],
+        ["fit", "{rows}", "-k", "3", "--method", "local_power:schedule={{0,x}}"],
+        ["fit", "{rows}", "-k", "3", "--method", "dpi:steps=4"],
+        ["fit", "{rows}", "-k", "3", "--budget", "5"],
+        ["fit", "{rows}", "-k", "3", "--budget", "bytes=0"],
+        ["fit", "{rows}", "-k", "3", "--budget", "pounds=3"],
+        ["fit", "{rows}", "-k", "3", "--faults", "retries=x"],
+        ["fit", "{rows}", "-k", "3", "--faults", "on_loss=cry"],
+        ["fit", "{rows}", "-k", "3", "--partition", "foo"],
+        ["fit", "{rows}", "-k", "3", "--resume"],
         ["fit", "{rows}", "-k", "3", "--engine", "cloud"],
         ["fit", "{rows}", "-k", "3", "--scale", "foo"],
         ["transform", "{rows}"],
@@ -159,6 +171,43 @@ def test_bad_usage_exits_with_two(rows, arguments, capsys, monkeypatch):
     assert capsys.readouterr().err
 
 
+def test_groups_of_options_reach_the_run_and_a_checkpoint_goes_on(rows, tmp_path, capsys):
+    fit = ["fit", rows, "-k", 2, "--method", "dpi", "--workers", 3, "--seed", 0, "--json"]
+
+    def run(*more):
+        assert status(*fit, *more) == 0
+        return json.loads(capsys.readouterr().out)
+
+    whole = run("--max-rounds", 7)
+    assert run("--budget", "bytes=1,seconds=9")["reason"] == "budget"
+    kept = ["--checkpoint", tmp_path / "run.ck", "--every", 2]
+    assert run(*kept, "--max-rounds", 4)["reason"] == "max_rounds"
+    again = run(*kept, "--max-rounds", 7, "--resume")
+    assert again["singular_values"] == whole["singular_values"]
+    assert [r["round"] for r in again["history"]] == list(range(1, 8))
+    assert run("--faults", "deadline=60,retries=0,on_loss=degrade", "--max-rounds", 2)
+    assert status(*fit, "--resume") == 2
+    assert "--resume needs --checkpoint" in capsys.readouterr().err
+    for option, value, message in (
+        ("--budget", "pounds=3", "'pounds=3': give some of bytes=..., seconds=..."),
+        ("--budget", "bytes=much", "'bytes=much' needs a number"),
+        ("--faults", "on_loss=cry", "on_loss='cry' is not known: take one of stop, degrade"),
+        ("--method", "local_power:steps=0", "steps=0 must be 1 or more"),
+        ("--method", "dpi:steps=4", "'steps=4' is not an option of it: take some of width, wire"),
+    ):
+        assert status(*fit, option, value) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_every_method_and_option_is_in_the_help(capsys):
+    assert status("fit", "--help-all") == 0
+    text = capsys.readouterr().out
+    for name, form in REGISTRY.items():
+        assert re.search(rf"^  {name} +\w", text, re.M)
+        for option in form.options():
+            assert f"      {option}=" in text
+
+
 def test_inspecting_what_is_no_model_fails(tmp_path):
     out = command("inspect", tmp_path)
     assert out.returncode == 1
@@ -168,7 +217,7 @@ def test_inspecting_what_is_no_model_fails(tmp_path):
 def test_a_live_table_on_a_terminal(rows):
     leader, follower = pty.openpty()
     run = subprocess.Popen(
-        [sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2", "-p", "4"],
+        [sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2", "--method", FOUR],
         stdout=follower,
         stderr=follower,
     )
@@ -189,7 +238,7 @@ def test_a_live_table_on_a_terminal(rows):
 
 
 def test_output_into_a_closed_pipe_is_no_error_and_the_model_is_written(rows, tmp_path):
-    fit = f"'{sys.executable}' -m localpower fit '{rows}' -k 2 -p 4 --max-rounds 2000"
+    fit = f"'{sys.executable}' -m localpower fit '{rows}' -k 2 --method {FOUR} --max-rounds 2000"
     shell = f"{fit} -o '{tmp_path / 'model'}' | head -n 1; exit ${{PIPESTATUS[0]}}"
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert out.stderr == ""
@@ -319,8 +368,17 @@ def test_the_command_finds_columns_by_name(tmp_path, capsys):
 def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
     run = subprocess.Popen(
         [
-            *(sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2", "-p", "4"),
-            *("--engine", "processes:2", "--max-rounds", "10000000", "-o", str(tmp_path / "model")),
+            *(sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2"),
+            *(
+                "--method",
+                FOUR,
+                "--engine",
+                "processes:2",
+                "--max-rounds",
+                "10000000",
+                "-o",
+                str(tmp_path / "model"),
+            ),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -404,16 +462,14 @@ def test_rounds_tell_their_steps_and_how_sure_they_are(tmp_path, capsys):
     assert tested[0].split() == ["round", "steps", "up", "down", "seconds", "angle", "sure"]
     last = next(line for line in tested if line.startswith("block_lanczos"))
     assert re.search(r"e-\d\d +p = \de-\d\d$", tested[tested.index(last) - 1])
-    merged = command(*asked, "--method", "local_ritz", "--start", "merged").stdout
+    merged = command(*asked, "--method", "local_ritz:start=merged").stdout
     assert re.search(r"\de-\d\d +proven$", merged, re.M)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert status(*asked, "--method", "dpi", "--certainty", "proven") == 0
     doubted = capsys.readouterr()
     assert "\nnot converged (unsure): if nothing was missed, " in doubted.out
-    assert (
-        "take --method local_ritz with --start random or a larger one, as 'merged:200'"
-        in doubted.err
-    )
+    assert "take --method local_ritz:start=random, or a larger start, as " in doubted.err
+    assert " --method local_ritz:start=merged:200; a larger certainty" in doubted.err
     assert status(*asked, "--certainty", "2") == 2
     assert status(*asked, "--certainty", "sure") == 2

@@ -11,20 +11,22 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from helpers import with_spectrum
+from helpers import same_bits, with_spectrum
 
 import localpower as lp
 from localpower import comparison
 from localpower.cli import main
-from localpower.comparison import METHODS_SHOWN
+from localpower.comparison import shown
 
 A = with_spectrum(240, 0.7 ** np.arange(12), seed=3)
 K = 3
 TRUTH = np.linalg.svd(A)[2][:K].T
 SAME = {"workers": 4, "rng": 5, "tol": 1e-6, "max_rounds": 40}
-ASKED = {name: {"method": name} for name in METHODS_SHOWN} | {
-    "local_power:steps=4": {"method": "local_power", "steps": 4},
-    "local_power:schedule=halving": {"method": "local_power", "schedule": "halving"},
+SHOWN = shown()
+ITERATING = [name for name, method in SHOWN.items() if method.iterates]
+ASKED = {name: {"method": name} for name in SHOWN} | {
+    "local_power": {"method": lp.LocalPower(steps=4)},
+    "local_power:schedule=halving": {"method": lp.LocalPower(schedule="halving")},
 }
 
 
@@ -45,7 +47,7 @@ def single(**options):
         return lp.svd(A, K, **SAME | options)
 
 
-@pytest.mark.parametrize("name", METHODS_SHOWN)
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_row_is_what_a_single_run_takes(found, name):
     row, alone = found[name], single(**ASKED[name])
     assert np.array_equal(row.result.components, alone.components)
@@ -59,7 +61,7 @@ def test_a_row_is_what_a_single_run_takes(found, name):
     assert last.seconds == row.seconds <= row.seconds_in_all
 
 
-@pytest.mark.parametrize("name", METHODS_SHOWN)
+@pytest.mark.parametrize("name", SHOWN)
 def test_angles_are_to_the_true_components(found, name):
     row = found[name]
     expected = lp.subspace_distance(TRUTH, row.result.components.T)
@@ -68,7 +70,7 @@ def test_angles_are_to_the_true_components(found, name):
         assert row.angle <= row.bound
 
 
-@pytest.mark.parametrize("name", METHODS_SHOWN[:5])
+@pytest.mark.parametrize("name", ITERATING)
 def test_every_point_is_what_a_run_that_ends_there_returns(found, name):
     for number, point in enumerate(found[name].points[:6], start=1):
         result = single(**ASKED[name] | {"max_rounds": number})
@@ -101,7 +103,7 @@ def test_the_table_fits_and_is_sorted_by_seconds(found):
     assert "to the answer of tsqr" in text
     places = [text.index(f"\n{row.method} ") for row in found]
     assert places == sorted(places)
-    assert text.count("\n") == 3 + len(METHODS_SHOWN)
+    assert text.count("\n") == 3 + len(SHOWN)
     assert ">local_ritz</td>" in found._repr_html_()
     assert "local_ritz" in repr(found)
     with pytest.raises(KeyError):
@@ -114,7 +116,7 @@ def test_a_long_name_has_a_line_of_its_own():
     lines = str(found).splitlines()
     assert name in lines
     assert max(map(len, lines)) <= 100
-    assert found[name].result.run["schedule"] == "halving:2"
+    assert found[name].result.run["options"]["schedule"] == "halving:2"
 
 
 def test_what_does_not_fit_is_left_out_and_what_fails_is_said_and_others_run():
@@ -138,18 +140,20 @@ def test_what_does_not_fit_is_left_out_and_what_fails_is_said_and_others_run():
 def test_large_matrices_are_formed_only_if_named(monkeypatch):
     monkeypatch.setattr(comparison, "LARGEST", 100)
     found = lp.compare(A, K, max_rounds=5)
-    assert found.missing["gram"] == "left out: forms matrices of 12 x 12; name it to run it"
+    assert found.missing["gram"] == "left out: forms a matrix of 1.15 kB; name it to run it"
     assert not lp.compare(A, K, methods="gram", max_rounds=5).missing
 
 
 def test_mistakes_are_said_before_anything_runs():
     for methods, message in (
-        ("foo", "method 'foo' is not known"),
-        ("dpi:steps", "'steps' is no option"),
-        ("dpi:speed=3", "give some of steps, schedule"),
-        ("dpi:steps=x", "'steps=x' is no option"),
-        ("", "method '' is not known"),
-        ([], "name one at least"),
+        ("foo", "methods='foo' is not known: take one of"),
+        ("dpi:steps", "methods='dpi:steps': 'steps' is not an option of it"),
+        ("dpi:speed=3", "'speed=3' is not an option of it: take some of width, wire"),
+        ("dpi:steps=x", "'steps=x' is not an option of it: take some of width, wire"),
+        ("uda,local_power:steps=x", "methods='local_power:steps=x': 'steps=x' must be a whole"),
+        ("uda,local_power:steps=0", "methods='local_power:steps=0': steps=0 must be 1 or more"),
+        ("", "methods is empty: name at least one method"),
+        ([], "methods is empty: name at least one method"),
     ):
         with pytest.raises(ValueError, match=message):
             lp.compare(A, K, methods=methods)
@@ -167,8 +171,8 @@ def test_mistakes_are_said_before_anything_runs():
         ({"tol": "small"}, ValueError, "tol='small' is the sine"),
         ({"max_rounds": None}, TypeError, "max_rounds=None must be a whole number"),
         ({"max_rounds": "9"}, TypeError, "max_rounds='9' must be a whole number"),
-        ({"methods": None}, TypeError, "methods=None must be names, as 'local_ritz,dpi'"),
-        ({"methods": [3]}, TypeError, r"methods=\[3\] must be names"),
+        ({"methods": 3}, TypeError, r"methods=3 must be names, as 'auto,\w+', or a list"),
+        ({"methods": [3]}, TypeError, "methods=3 must be a name such as 'auto', or a method such"),
     ],
 )
 def test_arguments_of_another_type_are_named(options, error, message):
@@ -177,11 +181,25 @@ def test_arguments_of_another_type_are_named(options, error, message):
 
 
 def test_a_method_that_is_not_there_is_answered_with_those_that_are_or_why_not():
-    found = lp.compare(A, K, methods="uda,local_power:steps=0", max_rounds=2)
+    found = lp.compare(A, K, methods="uda,local_power:width=2", max_rounds=2)
     with pytest.raises(KeyError, match=r"no method 'wda' in this comparison.*'uda'"):
         found["wda"]
-    with pytest.raises(KeyError, match="'local_power:steps=0' did not run: failed: steps=0"):
-        found["local_power:steps=0"]
+    with pytest.raises(KeyError, match="'local_power:width=2' did not run: failed: width=2"):
+        found["local_power:width=2"]
+
+
+def test_objects_and_texts_and_sets_of_times_are_compared_alike():
+    texts = "dpi:width=4,local_power:steps=2,schedule={0,4,8},uda"
+    objects = [
+        lp.methods.PowerIteration(width=4),
+        lp.LocalPower(steps=2, schedule={0, 4, 8}),
+        "uda",
+    ]
+    by_text, by_object = (lp.compare(A, K, methods=each, **SAME) for each in (texts, objects))
+    names = {"dpi:width=4", "local_power:steps=2,schedule={0,4,8}", "uda"}
+    assert {row.method for row in by_text} == {row.method for row in by_object} == names
+    for name in names:
+        assert same_bits(by_text[name].result, by_object[name].result)
 
 
 def test_it_tells_what_is_next_and_warns_of_nothing():
@@ -200,8 +218,8 @@ def test_pictures(found, tmp_path):
     assert image.shape[1] > 1000
     assert image[..., :3].std() > 0.05
     texts = {e.text for e in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text")}
-    assert {*METHODS_SHOWN, "rounds", "bytes moved, up and down", "tolerance"} <= texts
-    again = lp.compare(A, K, methods="tsqr,dpi:width=5,tol=0", tol=0, max_rounds=5)
+    assert {*SHOWN, "rounds", "bytes moved, up and down", "tolerance"} <= texts
+    again = lp.compare(A, K, methods="tsqr,dpi:width=5", tol=0, max_rounds=5)
     again.plot(tmp_path / "b.svg")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg", "b.svg"]
     assert (

@@ -6,16 +6,17 @@ from itertools import product
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers import ENGINES, METHODS, with_spectrum
+from helpers import ENGINES, METHODS, with_options, with_spectrum
 
 import localpower as lp
-from localpower.checkpoint import Checkpoint
+from localpower.checkpoint import Snapshot
 from localpower.core.ledger import arrays, regular
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
 from localpower.engines.ledgered import KEPT, Ledgered
-from localpower.worker.tasks import Describe, Eigenvectors, MeasuredReply
+from localpower.worker.replies import Eigenvectors, MeasuredReply
+from localpower.worker.tasks import Describe
 
 SIZES = [40, 1, 0, 30, 29]  # one shard with a row, one without
 N, D, M, K, R = 100, 13, 5, 3, 4
@@ -40,22 +41,20 @@ def spreads(width, shards=M):
 @pytest.mark.parametrize("engine", ENGINES, indirect=True)
 @pytest.mark.parametrize("itemsize", [4, 8])
 @pytest.mark.parametrize(
-    ("options", "up_per_round"),
+    ("method", "up_per_round"),
     [
-        ({"align": "procrustes", "align_at": "server"}, 2 * D * R),
-        ({"align": "signs", "align_at": "server"}, 2 * D * R),
-        ({"align": "none", "align_at": "server"}, D * R),
-        ({"align": "procrustes", "align_at": "worker"}, D * R),
-        ({"align": "signs", "align_at": "worker"}, D * R),
-        ({"method": "dpi"}, D * R),
+        ("local_power:steps=4,align=procrustes,align_at=server", 2 * D * R),
+        ("local_power:steps=4,align=signs,align_at=server", 2 * D * R),
+        ("local_power:steps=4,align=none,align_at=server", D * R),
+        ("local_power:steps=4,align=procrustes,align_at=worker", D * R),
+        ("local_power:steps=4,align=signs,align_at=worker", D * R),
+        ("dpi", D * R),
     ],
 )
-def test_rounds_of_local_power(engine, itemsize, options, up_per_round):
+def test_rounds_of_local_power(engine, itemsize, method, up_per_round):
     blocks = [block.astype(f"f{itemsize}") for block in BLOCKS]
-    options = options if "method" in options else {"steps": 4} | options
-    ledger = lp.svd(
-        blocks, K, method=f"auto:width={R}", max_rounds=6, engine=engine, rng=0, **options
-    ).ledger
+    method = with_options(method, width=R)
+    ledger = lp.svd(blocks, K, method, max_rounds=6, engine=engine, rng=0).ledger
     iterate = ledger.phase("iterate")
     assert iterate.rounds == 6
     assert iterate.messages == 6 * 2 * M
@@ -171,8 +170,8 @@ def test_methods_send_and_get_arrays_that_are_contiguous(method, wire):
                     assert all(array.flags.c_contiguous for _, array in arrays(message)), message
                 yield reply
 
-    how = {"method": method, "wire": wire, "max_rounds": 3, "return_u": True, "rng": 5}
-    lp.pca(BLOCKS, K, engine=Strict(), **how)
+    method = method if wire == "float64" else with_options(method, wire=wire)
+    lp.pca(BLOCKS, K, method, engine=Strict(), max_rounds=3, return_u=True, rng=5)
 
 
 def test_a_regular_message_has_the_same_numbers_in_arrays_that_blas_takes_as_they_are():
@@ -214,15 +213,15 @@ def calls_and_looks(rounds, monkeypatch, tmp_path):
             self._rounds = Counted()
             accounts.append(self._rounds)
 
-    class Written(Checkpoint):
+    class Written(Snapshot):
         count = 0
 
         def __init__(self, *parts):
             Written.count += 1
             super().__init__(*parts)
 
-    monkeypatch.setattr("localpower.api.Ledgered", Watched)
-    monkeypatch.setattr("localpower.api.Checkpoint", Written)
+    monkeypatch.setattr("localpower.run.Ledgered", Watched)
+    monkeypatch.setattr("localpower.iteration.Snapshot", Written)
     calls = 0
 
     def count(frame, event, argument):
@@ -230,7 +229,8 @@ def calls_and_looks(rounds, monkeypatch, tmp_path):
         calls += event in ("call", "c_call")
 
     options = {"method": "dpi", "max_rounds": rounds, "engine": "inline", "rng": 0}
-    options |= {"checkpoint": tmp_path / str(rounds), "every": 10**6, "max_bytes": 1e18}
+    options |= {"checkpoint": lp.Checkpoint(tmp_path / str(rounds), every=10**6)}
+    options |= {"budget": lp.Budget(bytes=1e18)}
     sys.setprofile(count)
     try:
         result = lp.svd(A[:20, :5], 1, workers=1, **options)

@@ -1,12 +1,13 @@
-"""What a method has no use for is refused; what nobody chose does not fail; words match numbers."""
+"""Options that a method does not have are refused; choices of ours do not fail; words are true."""
 
 import warnings
 
 import numpy as np
 import pytest
-from helpers import with_spectrum
+from helpers import METHODS, with_options, with_spectrum
 
 import localpower as lp
+from localpower.methods import REGISTRY
 
 A = with_spectrum(60, [5, 4, 3, 2, 1, 0.5])
 UNUSED = [
@@ -25,17 +26,43 @@ UNUSED = [
 
 
 @pytest.mark.parametrize(("method", "options"), UNUSED, ids=str)
-def test_options_that_a_method_has_no_use_for_are_refused_with_those_that_do(method, options):
+def test_options_that_a_method_does_not_have_are_refused_with_those_that_do(method, options):
     ((name, _),) = options.items()
-    with pytest.raises(
-        ValueError, match=rf"{name}=.* means nothing to method='{method}'.*take one"
+    text = with_options(method, **options)
+    own = ", ".join(REGISTRY[method].options())
+    with pytest.raises(ValueError, match=rf"method='{text}': '{name}=.* is not an option") as seen:
+        lp.svd(A, 2, text)
+    assert (f"take some of {own}" if own else "it takes none") in str(seen.value)
+    others = str(seen.value).rpartition(f"{name} is one of ")[2].split(", ")
+    assert others == [m for m in REGISTRY if name in REGISTRY[m].options()] != []
+    with pytest.raises(TypeError, match=name):
+        REGISTRY[method].build(**options)
+
+
+def test_options_that_no_method_has_are_refused_by_all():
+    for method in ["auto", *METHODS]:
+        with pytest.raises(ValueError, match=r"'speed=3' is not an option of it: (take|it takes)"):
+            lp.svd(A, 2, f"{method}:speed=3")
+    for name in ("steps", "schedule", "align", "align_at", "width", "wire", "proposal", "start"):
+        with pytest.raises(TypeError, match=name):
+            lp.svd(A, 2, **{name: 3})
+
+
+def test_a_method_is_what_its_text_says():
+    for method in (
+        lp.LocalPower(steps=8, schedule="halving:3", align="signs", align_at="worker", width=5),
+        lp.LocalPower(schedule={8, 0, 4}),
+        lp.LocalRitz(proposal="all+residual", steps=2, start="merged:200", wire="bfloat16"),
+        lp.methods.Auto(width=7, wire="float32"),
+        *(REGISTRY[name].build() for name in REGISTRY),
     ):
-        lp.svd(A, 2, method=method, **options)
+        assert lp.methods.method_from(str(method)) == method
+    assert str(lp.LocalPower(schedule={8, 0, 4})) == "local_power:schedule={0,4,8}"
 
 
 def test_a_warm_start_that_would_be_ignored_is_refused():
     earlier = lp.svd(A, 2, method="tsqr")
-    with pytest.raises(ValueError, match=r"warm_start=.* means nothing to method='gram'"):
+    with pytest.raises(ValueError, match=r"warm_start means nothing to method='gram'"):
         lp.svd(A, 2, method="gram", warm_start=earlier)
 
 
@@ -53,11 +80,11 @@ def test_a_start_that_is_none_is_named(start):
 
 def test_a_wider_merged_start_sends_more_and_proves_more():
     X = np.random.default_rng(0).standard_normal((600, 200))
-    options = {"method": "local_ritz", "tol": 1e-6, "workers": 4, "rng": 0, "max_rounds": 100}
+    options = {"tol": 1e-6, "workers": 4, "rng": 0, "max_rounds": 100}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lp.ConvergenceWarning)
-        narrow = lp.svd(X, 3, certainty="proven", **options)
-    wide = lp.svd(X, 3, method="local_ritz:start=merged:190", certainty="proven", **options)
+        narrow = lp.svd(X, 3, "local_ritz", certainty="proven", **options)
+    wide = lp.svd(X, 3, "local_ritz:start=merged:190", certainty="proven", **options)
     words = [r.ledger.phase("iterate").records[0].words_up for r in (narrow, wide)]
     assert words == [4 * 200 * 24, 4 * 200 * 150]  # of a shard with 150 rows
     assert (narrow.converged, wide.converged, wide.certificate.proven) == (False, True, True)

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import with_spectrum
+from helpers import with_options, with_spectrum
 
 import localpower as lp
+from localpower.methods import Auto, Decay, Problem
+from localpower.methods.costs import costs
+from localpower.methods.local_ritz import rounds_after_merging
 from localpower.paper import datasets as registry
-from localpower.planning import AUTOMATIC, NETWORKS, Decay, Problem, costs
+from localpower.planning import NETWORKS
 
 TABLE = Path(__file__).parents[1] / "benchmarks" / "rounds.csv"
 N, D, M, K = 101, 13, 5, 3
@@ -120,7 +123,7 @@ MISTAKES = [
     ({"workers": 2.5}, TypeError, r"workers=2\.5 must be a whole number"),
     *(({"tol": tol}, ValueError, rf"tol={tol} is the sine .* 0 < tol < 1") for tol in (-1, 0, 1)),
     ({"tol": float("nan")}, ValueError, r"tol=nan is the sine of an angle"),
-    ({"tol": "small"}, TypeError, r"tol='small' must be a number"),
+    ({"tol": "small"}, ValueError, r"tol='small' is the sine .* 0 < tol < 1"),
     ({"latency": None}, TypeError, r"latency=None must be a number"),
     ({"bandwidth": "fast"}, TypeError, r"bandwidth='fast' must be a number"),
     *(({"flops": rate}, ValueError, rf"flops={rate} must be above 0") for rate in (0, -1)),
@@ -215,7 +218,7 @@ def test_predicted_rounds_and_bytes_are_within_twice_of_the_measured_ones(spectr
                 width=wide, tol=goal, memory=1e12, center=False, scale=None, latency=1e-3,
                 bandwidth=1e9, flops=1e10,
             )  # fmt: skip
-            plan = costs(problem, (spectra[name], "all rows"))
+            plan = {made.name: cost for made, cost in costs(problem, spectra[name])}
             found = plan[method.split()[0]].ledger.phase("iterate")
             for what, predicted in (
                 ("rounds", found.rounds),
@@ -236,17 +239,16 @@ def test_auto_is_near_the_best_row_of_the_table(network):
             width=min(10, d), tol=goal, memory=1e12, center=False, scale=None, latency=latency,
             bandwidth=bandwidth, flops=3e10,
         )  # fmt: skip
-        names = AUTOMATIC
-        chosen = costs(problem, None, names).choice.method
-        seconds = {}
-        for method in names:
-            row = methods[method]
+        ranked = costs(problem, None, Auto().candidates())
+        chosen, seconds = ranked[0][0].name, {}
+        for method, planned in ranked:
+            row = methods[method.name]
             if row["reached"] == "True":
-                planned = costs(problem, None, [method]).choice
                 work = planned.seconds - planned.hops * latency
                 moved = planned.ledger.phase("iterate")
                 work -= (moved.bytes_up + moved.bytes_down) / bandwidth
-                seconds[method] = work + int(row["hops"]) * latency + int(row["bytes"]) / bandwidth
+                work += int(row["hops"]) * latency + int(row["bytes"]) / bandwidth
+                seconds[method.name] = work
         assert seconds[chosen] <= 1.3 * min(seconds.values()), (name, shards, goal, seconds, chosen)
 
 
@@ -262,17 +264,36 @@ def test_auto_is_the_default_and_says_why():
     assert lp.subspace_distance(truth, result.components.T) <= 1e-8
 
 
-def test_options_of_a_method_choose_it():
-    for name, options in (
-        ("local_power", {"steps": 2}),
-        ("local_power", {"schedule": "halving"}),
-        ("local_power", {"align": "signs"}),
-        ("local_power", {"align_at": "worker"}),
-        ("local_ritz", {"proposal": "all"}),
-    ):
-        result = lp.svd(A, K, rng=0, **options)
-        assert result.run["method"] == name
-        assert "option of it" in result.run["why"]
+@pytest.mark.parametrize("option", ["steps=2", "schedule=halving", "align=signs", "proposal=all"])
+def test_auto_refuses_options_of_the_methods_that_it_chooses_from(option):
+    with pytest.raises(ValueError, match=rf"method='auto:{option}'.*take some of width, wire"):
+        lp.svd(A, K, f"auto:{option}", rng=0)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "local_power:steps=2",
+        "local_power:schedule=halving",
+        "local_power:align=signs",
+        "local_power:align_at=worker",
+        "local_ritz:proposal=all",
+    ],
+)
+def test_a_method_that_is_asked_for_is_taken_with_its_options(method):
+    result = lp.svd(A, K, method, rng=0)
+    name, _, option = method.partition(":")
+    key, _, value = option.partition("=")
+    assert (result.run["method"], result.run["why"]) == (name, "asked for")
+    assert result.run["options"][key] == value
+
+
+def test_the_width_of_auto_is_that_of_the_method_that_it_takes():
+    X = np.random.default_rng(0).standard_normal((800, 1500)) * 0.95 ** np.arange(1500)
+    result = lp.svd(X, 3, "auto:width=11", workers=2, rng=0)
+    assert (result.run["method"], result.run["width"]) == ("block_lanczos", 11)
+    with pytest.raises(ValueError, match="width=2 is below rank=3"):
+        lp.svd(X, 3, "auto:width=2")
 
 
 def test_auto_takes_a_basis_where_a_square_matrix_costs_more():
@@ -319,11 +340,17 @@ def test_a_slow_network_makes_rounds_dear():
 
 
 def test_degenerate_spectra_have_a_plan():
+    problem = Problem(
+        sizes=(50, 50), columns=20, entries=2000, itemsize=8, rank=3, width=8, tol=1e-8,
+        memory=1e12, center=False, scale=None, latency=1e-3, bandwidth=1e9, flops=1e10,
+    )  # fmt: skip
     for values in (np.zeros(20), np.ones(20), np.r_[np.ones(3), np.zeros(17)]):
         decay = Decay(values, 20, 3, 8, 1e-8)
         assert decay.power() >= 1
-        assert decay.merged() == 1
-        assert decay.lanczos(4) <= 5
+        assert rounds_after_merging(decay) == 1
+        assert 1 <= len(lp.methods.BlockLanczos().estimate(problem, decay).records) <= 5
+        ranked = costs(problem, values)
+        assert all(cost.rounds >= 1 and np.isfinite(cost.seconds) for _, cost in ranked)
 
 
 # Rounded messages
@@ -341,11 +368,11 @@ def rows():
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 def test_rounded_messages_lose_nothing(rows, wire, method, engine):
     truth = np.linalg.svd(rows, full_matrices=False)[2][:5].T
-    options = {"method": method, "tol": 1e-8, "workers": 8, "max_rounds": 200, "rng": 0}
+    options = {"tol": 1e-8, "workers": 8, "max_rounds": 200, "rng": 0}
     if method == "local_power":
-        options["schedule"] = "halving"
-    plain = lp.svd(rows, 5, engine=engine, **options)
-    result = lp.svd(rows, 5, engine=engine, method=f"auto:wire={wire}", **options)
+        method = "local_power:schedule=halving"
+    plain = lp.svd(rows, 5, method, engine=engine, **options)
+    result = lp.svd(rows, 5, with_options(method, wire=wire), engine=engine, **options)
     assert result.converged
     assert lp.subspace_distance(truth, result.components.T) <= 1e-8
     assert result.history[-1].angle <= 1e-8
@@ -376,7 +403,7 @@ def test_rounded_proposals(rows, proposal):
 
 def test_a_run_with_rounded_messages_resumes(rows, tmp_path):
     for method in ("dpi", "local_ritz"):
-        options = {"method": method, "tol": 1e-8, "wire": "float32", "workers": 4, "rng": 0,
+        options = {"method": f"{method}:wire=float32", "tol": 1e-8, "workers": 4, "rng": 0,
                    "max_rounds": 100}  # fmt: skip
         whole = lp.svd(rows, 5, **options)
         path = tmp_path / method
@@ -397,10 +424,9 @@ def test_float32_rows_send_float32_anyway(rows):
 
 
 def test_exact_methods_are_not_rounded():
-    with pytest.raises(
-        ValueError, match=r"wire='float32' means nothing to method='gram'.*local_ritz"
-    ):
-        lp.svd(A, K, method="gram:wire=float32")
+    for method in ("gram", "tsqr"):
+        with pytest.raises(ValueError, match=rf"method='{method}:wire=float32'.*takes none"):
+            lp.svd(A, K, method=f"{method}:wire=float32")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         result = lp.svd(A, K, method="auto:wire=float32", workers=M, rng=0)

@@ -93,7 +93,7 @@ def test_time_left_without_an_angle_is_what_the_limits_allow():
 def test_a_run_is_shown_on_a_terminal_and_erased_at_its_end(monkeypatch):
     with terminal() as (stream, shown):
         monkeypatch.setattr(sys, "stderr", stream)
-        how = {"method": "dpi", "tol": 1e-8, "max_rounds": 300, "width": 3, "rng": 0}
+        how = {"method": "dpi:width=3", "tol": 1e-8, "max_rounds": 300, "rng": 0}
         assert lp.svd(A, 2, callback=slow(0.005), **how).converged
         text = shown()
     frames = FRAME.findall(text)
@@ -231,9 +231,9 @@ def test_of_several_runs_at_once_one_is_shown_and_errors_erase_too(monkeypatch):
 def test_a_comparison_says_which_method_it_is_at(monkeypatch):
     with terminal() as (stream, shown):
         monkeypatch.setattr(sys, "stderr", stream)
-        lp.compare(A, 2, methods="dpi:max_rounds=300", tol=0)
+        lp.compare(A, 2, methods="dpi:width=3", tol=0, max_rounds=3000)
         text = shown()
-    assert re.search(r"1 of 1: dpi:max_rounds=300, round \d+ of 300, at most", text)
+    assert re.search(r"1 of 1: dpi:width=3, round \d+ of 3000, at most", text)
     assert text.endswith("\r\x1b[K\r")
 
 
@@ -246,7 +246,7 @@ def test_the_command_shows_its_table_and_below_it_the_time_left(tmp_path):
     np.save(tmp_path / "rows.npy", A)
     leader, follower = pty.openpty()
     run = [sys.executable, "-m", "localpower", "fit", "rows.npy", "-k", "2", "--method", "dpi"]
-    run += ["--max-rounds", "100000000", "--max-seconds", "1.6"]
+    run += ["--max-rounds", "100000000", "--budget", "seconds=1.6"]
     done = subprocess.Popen(run, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=follower)
     os.close(follower)
     assert done.wait(timeout=60) == 0

@@ -23,7 +23,8 @@ from localpower.show import rows as rows_of_runs
 from localpower.show import summary as overview
 from localpower.show.chart import linear, logarithmic
 from localpower.show.rows import look
-from localpower.worker.tasks import SLOWEST, Describe, Done, MeasuredReply, Product
+from localpower.worker.replies import SLOWEST, Done, MeasuredReply, Product
+from localpower.worker.tasks import Describe
 from localpower.worker.wire import encode
 
 A = with_spectrum(300, 0.7 ** np.arange(12), seed=3)
@@ -180,7 +181,7 @@ VERDICTS = {
     "Exact, up to rounding": {"method": "tsqr"},
     "Nothing is certified": {"method": "uda"},
     "Ended with a known bound": {"method": "block_lanczos", "max_rounds": 3},
-    "Nothing is certified yet": {"method": "block_krylov", "max_rounds": 1, "start": "random"},
+    "Nothing is certified yet": {"method": "block_krylov:start=random", "max_rounds": 1},
 }
 
 
@@ -350,7 +351,12 @@ def test_the_call_on_record_gives_the_same_bits(tmp_path):
     np.save(tmp_path / "rows.npy", A)
     for options in (
         {"method": "dpi", "partition": "shuffled", "center": True, "return_u": True},
-        {"schedule": {0, 2, 5}, "max_rounds": 2, "workers": 3, "rng": np.int64(4)},
+        {
+            "method": "local_power:schedule={0,2,5}",
+            "max_rounds": 2,
+            "workers": 3,
+            "rng": np.int64(4),
+        },
     ):
         result = lp.svd(tmp_path / "rows.npy", 2, **options)
         again = eval(result.run["call"], {"localpower": lp})

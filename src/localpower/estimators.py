@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from localpower.api import svd
 from localpower.core.linalg import Array
-from localpower.data.frames import is_frame
+from localpower.data.readers.frames import is_frame
 from localpower.data.source import is_ours
 from localpower.engines.registry import is_shared, name_of
 from localpower.methods import Method

@@ -16,18 +16,19 @@ import numpy as np
 
 from localpower.core.checks import one_of, real, sine, whole
 from localpower.core.linalg import Array
+from localpower.core.machine import cores
 from localpower.core.text import duration, html_table, size, table
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.base import Engine
 from localpower.engines.inline import Inline
-from localpower.engines.threads import cores
+from localpower.methods import leading_values
 from localpower.methods.base import EXTRA
 from localpower.methods.costs import SMALL, TYPICAL, Cost, Problem, costs, explain
-from localpower.methods.local_ritz import leading_values
 from localpower.methods.scaling import SCALES, columns, describe, prepare
+from localpower.worker.replies import unpacked
 from localpower.worker.shard import EngineBlock, Shard, cut
-from localpower.worker.tasks import GramTriangle, unpacked
+from localpower.worker.tasks import GramTriangle
 
 NETWORKS = {  # seconds of a hop, bytes a second
     "one machine": (1e-4, 5e9),

@@ -49,8 +49,8 @@ REASONS: dict[str, Reason] = {
     "unsure": Reason(
         "the components are exact to the tolerance, but it is not certain that they are the "
         "largest",
-        f"{_OTHER} with start=random or a larger start, as start=merged:200; a larger certainty; "
-        f"or method='{EXACT.name}'",
+        f"take method='{CERTIFIED.name}:start=random', or a larger start, as "
+        f"method='{CERTIFIED.name}:start=merged:200'; a larger certainty; or method='{EXACT.name}'",
         final=True,
         given_up=True,
     ),
@@ -61,7 +61,10 @@ REASONS: dict[str, Reason] = {
         given_up=True,
     ),
     "callback": Reason("the callback asked for it", "let it run on"),
-    "end": Reason("the method does no more rounds", _OTHER),
+    "end": Reason(
+        "the method does no more rounds",
+        f"take a method that iterates, as method='{CERTIFIED.name}'",
+    ),
     "degraded": Reason("some shards were lost", "run it again when they are back"),
 }
 

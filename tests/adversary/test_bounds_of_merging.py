@@ -15,7 +15,8 @@ from localpower.data.source import open_source
 from localpower.methods.scaling import columns, describe, prepare
 from localpower.worker import local_matrix
 from localpower.worker.local_matrix import LocalMatrix
-from localpower.worker.tasks import LeadingFactor, LowRank, Prepare
+from localpower.worker.replies import LowRank
+from localpower.worker.tasks import LeadingFactor, Prepare
 
 ROUNDING = 64.0  # units of eps·λ_1 that eigenvalues of the difference may be off
 

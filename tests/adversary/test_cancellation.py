@@ -21,8 +21,9 @@ from localpower.engines.inline import Inline
 from localpower.methods.scaling import columns, describe, prepare
 from localpower.worker import kernels
 from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.replies import unpacked
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import GramTriangle, LocalTriangle, PowerSteps, unpacked
+from localpower.worker.tasks import GramTriangle, LocalTriangle, PowerSteps
 
 SCALES = [None, "max", "minmax", "std"]
 LONG, EPS = np.longdouble, np.finfo(float).eps

@@ -25,8 +25,9 @@ from localpower.engines.inline import Inline
 from localpower.methods import exact
 from localpower.worker import local_matrix
 from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.replies import LowRank
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import LeadingFactor, LowRank
+from localpower.worker.tasks import LeadingFactor
 
 VALUES = np.array([5.0, 4.0, 2.0, 1.0])
 RANK = 2

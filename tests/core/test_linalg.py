@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from localpower.core.linalg import FAN_IN, fold
-from localpower.worker.tasks import PackedSum, Product, Proposal
+from localpower.worker.replies import PackedSum, Product, Proposal
 
 KINDS = {
     "arrays": lambda A: A,

@@ -13,7 +13,8 @@ from localpower.methods.local_power import local_power
 from localpower.methods.ritz import local_ritz
 from localpower.methods.schedule import constant
 from localpower.methods.state import State
-from localpower.worker.tasks import LeadingFactor, LowRank, MeasuredReply, Product
+from localpower.worker.replies import LowRank, MeasuredReply, Product
+from localpower.worker.tasks import LeadingFactor
 
 D, R = 20_000, 15
 

@@ -14,10 +14,11 @@ from scipy import sparse
 
 import localpower as lp
 from localpower.core.errors import DataError
-from localpower.data.npy import open_npy
+from localpower.data.readers.npy import place_npy
 from localpower.data.source import open_source
 from localpower.worker import shard as shards
-from localpower.worker.shard import Shard, Stored, StoredCSR, stamp
+from localpower.worker.shard import Shard
+from localpower.worker.stored import Stored, StoredCSR, stamp
 from localpower.worker.tasks import Measure, PowerSteps
 
 DENSE = np.random.default_rng(0).standard_normal((1000, 6))
@@ -45,7 +46,7 @@ def wholes(folder):
     [stored] = open_source(folder / "s.npz").pieces
     return {
         "dense": [DENSE, np.asfortranarray(DENSE)]
-        + [open_npy(folder / f"{name}.npy") for name in ("c", "f", "foreign")],
+        + [place_npy(folder / f"{name}.npy") for name in ("c", "f", "foreign")],
         "sparse": [SPARSE, stored],
     }
 
@@ -96,7 +97,7 @@ def test_blocks_of_a_file_of_any_type_equal_those_of_the_array(tmp_path, kind, o
     array = np.asarray(DENSE * 3, dtype=kind, order=order)
     np.save(tmp_path / "x.npy", array)
     for work in (np.float32, np.float64):
-        assert blocks([open_npy(tmp_path / "x.npy")], work) == blocks([array], work)
+        assert blocks([place_npy(tmp_path / "x.npy")], work) == blocks([array], work)
 
 
 @pytest.mark.usefixtures("_small_blocks")

@@ -17,12 +17,14 @@ from scipy import sparse
 
 import localpower  # noqa: F401  registers the engines' messages
 from localpower.core.errors import DataError, WireError
-from localpower.data.npy import open_npy
+from localpower.data.readers.npy import place_npy
 from localpower.data.source import open_source
 from localpower.worker import wire
 from localpower.worker.moments import Moments
-from localpower.worker.shard import Shard, Stored, StoredCSR, stamp
-from localpower.worker.tasks import Done, Factor, PowerSteps, Rows
+from localpower.worker.replies import Done, Factor, Rows
+from localpower.worker.shard import Shard
+from localpower.worker.stored import Stored, StoredCSR, stamp
+from localpower.worker.tasks import PowerSteps
 
 ENOUGH = 1 << 20
 HEADER = wire.PREFIX.size
@@ -285,7 +287,7 @@ def test_rows_in_a_file_are_sent_as_their_place(file, ends):
 def test_files_of_any_number_type_and_order_arrive(tmp_path, kind, order):
     X = np.asarray(np.arange(60).reshape(20, 3) % 7, dtype=kind, order=order)
     np.save(tmp_path / "x.npy", X)
-    stored = open_npy(tmp_path / "x.npy").cut(3, 9)
+    stored = place_npy(tmp_path / "x.npy").cut(3, 9)
     [there] = received(sent(Shard((stored,), 3, np.dtype(float))), files=True).pieces
     assert there.dtype == X.dtype
     np.testing.assert_array_equal(there.read(), X[3:9])
@@ -339,7 +341,7 @@ def test_a_file_that_is_gone_changed_or_shorter_is_a_data_error_when_read(file):
 
 def test_types_that_no_data_have_cannot_be_sent(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((2, 2), complex))
-    for content in (np.dtype(object), np.dtype("g"), open_npy(tmp_path / "x.npy")):
+    for content in (np.dtype(object), np.dtype("g"), place_npy(tmp_path / "x.npy")):
         with pytest.raises(TypeError, match="cannot be sent"):
             sent(Rows(content))
 

@@ -533,7 +533,7 @@ def zarr_with(path, **metadata):
     file.write_text(json.dumps(json.loads(file.read_text()) | metadata))
 
 
-@case(".zarr", "codec 'pickle'", "write it again with one of")
+@case(".zarr", "'pickle'", "write it again with")
 def zarr_with_a_pickle_codec(path):
     zarr_with(path, filters=[{"id": "pickle", "protocol": 5}])
 
@@ -543,7 +543,7 @@ def zarr_with_a_huge_chunk(path):
     zarr_with(path, shape=[10**9, 3], chunks=[10**9, 3])
 
 
-@case(".zarr", "'|O'", "write it as float")
+@case(".zarr", "'|O'", "write it again with")
 def zarr_of_objects(path):
     zarr_with(path, dtype="|O")
 
@@ -615,7 +615,7 @@ def reports(good, tmp_path_factory):
     for name, (write, suffix, _, options, shrink, _) in CASES.items():
         path = folder / f"{name}{suffix}"
         cases.append((name, write(path) or str(path), options, shrink))
-    found = run_child(good, cases)
+    found = run_child(good, [*((path, path, {}, False) for path in good), *cases])
     name, (_, _, seconds) = max(found.items(), key=lambda report: report[1][2])
     print(f"slowest: {name}, {seconds:.2f} s")
     yield found
@@ -632,34 +632,39 @@ def test_a_bad_file_is_refused_with_its_name_and_a_remedy(name, reports):
         assert part in message
 
 
-def test_good_files_are_read_under_the_same_limit(good):
-    reports = run_child(good, [(path, path, {}, False) for path in good])
-    assert {error for error, _, _ in reports.values()} == {"no error"}
+def test_good_files_are_read_under_the_same_limit(good, reports):
+    assert {reports[path][0] for path in good} == {"no error"}
 
 
 ALONE = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (512 << 20,) * 2)
+import json
 import sys
 import localpower as lp
-try:
-    lp.svd(sys.argv[1], 2, rng=0)
-except lp.DataError as error:
-    print(error)
+for path in sys.argv[1:]:
+    try:
+        lp.svd(path, 2, rng=0)
+    except lp.DataError as error:
+        print(json.dumps(str(error)), flush=True)
 """
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name for name in CASES if "unpacks_to" in name or "2_to_the_31" in name or "declares" in name],
-)
-def test_the_largest_lies_are_refused_by_a_process_of_512_mb(name, tmp_path):
-    write, suffix, parts, options, shrink, _ = CASES[name]
-    assert not shrink
-    assert not options
-    path = tmp_path / f"{name}{suffix}"
-    write(path)
+def test_the_largest_lies_are_refused_by_a_process_of_512_mb(tmp_path):
+    lies = [n for n in CASES if "unpacks_to" in n or "2_to_the_31" in n or "declares" in n]
+    paths = []
+    for write, suffix, _, options, shrink, _ in map(CASES.get, lies):
+        assert not shrink
+        assert not options
+        paths.append(tmp_path / f"{len(paths)}{suffix}")
+        write(paths[-1])
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(path)], capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", ALONE, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
-    assert all(part in done.stdout for part in parts), done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(told) == len(lies) > 5, done.stderr
+    for name, path, message in zip(lies, paths, told, strict=True):
+        assert all(part in message for part in (str(path), *CASES[name][2])), name

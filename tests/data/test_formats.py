@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import warnings
+import zipfile
 from itertools import pairwise
 
 import dask.array as da
@@ -70,7 +71,11 @@ def npz(X, folder):
 
 
 def npz_compressed(X, folder):
-    np.savez_compressed(folder / "x.npz", X=X)
+    np.save(folder / "X.npy", X)
+    pack = {"compression": zipfile.ZIP_DEFLATED, "compresslevel": 1}
+    with zipfile.ZipFile(folder / "x.npz", "w", **pack) as archive:
+        archive.write(folder / "X.npy", "X.npy")
+    (folder / "X.npy").unlink()
     return folder / "x.npz"
 
 

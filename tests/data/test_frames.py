@@ -13,9 +13,10 @@ import pytest
 from scipy import sparse
 
 from localpower.core.errors import DataError
-from localpower.data import arrow, frames
+from localpower.data import blocks as readers
 from localpower.data.blocks import Options
-from localpower.data.frames import frame_blocks, frame_names, is_frame, label_hint
+from localpower.data.hints import label_hint
+from localpower.data.readers.frames import frame_blocks, frame_names, is_frame
 
 X = np.random.default_rng(0).standard_normal((103, 4)) * 50
 NAMES = ["a", "b", "c", "d"]
@@ -52,7 +53,7 @@ def labels(blocks):
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "i8", "u4", "bool"])
 @pytest.mark.parametrize("maker", MAKERS)
 def test_the_same_bits_come_out_of_every_table(monkeypatch, maker, dtype, block_bytes):
-    monkeypatch.setattr(arrow, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
     frame = MAKERS[maker](columns(X.astype(dtype)))
     assert is_frame(frame)
     assert frame_names(frame) == tuple(NAMES)
@@ -107,7 +108,7 @@ NULLABLE = {
 
 @pytest.mark.parametrize("kind", NULLABLE)
 def test_a_null_is_refused_with_its_row_and_column(monkeypatch, kind):
-    monkeypatch.setattr(arrow, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 16)
     values = list(range(9))
     found = whole(frame_blocks(NULLABLE[kind](values), Options()))
     assert found[:, 1].tolist() == ([v > 4 for v in values] if kind == "boolean" else values)
@@ -167,7 +168,7 @@ def test_a_row_ordered_frame_is_not_copied():
 
 
 def test_a_column_ordered_frame_is_transposed_block_by_block(monkeypatch):
-    monkeypatch.setattr(arrow, "BLOCK_BYTES", 320)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 320)
     frame = pd.DataFrame(np.asfortranarray(X), columns=NAMES)
     blocks = list(frame_blocks(frame, Options()))
     assert [len(block.rows) for block in blocks] == [10] * 10 + [3]
@@ -199,7 +200,7 @@ def test_columns_of_the_same_name_are_refused_and_can_be_left_out(kind):
 
 @pytest.mark.parametrize("block_bytes", [1 << 23, 200])
 def test_sparse_pandas_columns_stay_sparse(monkeypatch, block_bytes):
-    monkeypatch.setattr(frames, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
     matrix = sparse.random_array((90, 6), density=0.2, rng=np.random.default_rng(1), format="csr")
     frame = pd.DataFrame.sparse.from_spmatrix(matrix)
     blocks = list(frame_blocks(frame, Options()))
@@ -226,7 +227,7 @@ def test_a_table_without_rows_tells_its_width(maker):
 
 
 def test_tables_in_many_chunks_are_read_whole(monkeypatch):
-    monkeypatch.setattr(arrow, "BLOCK_BYTES", 640)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 640)
     halves = columns(X[:50]), columns(X[50:])
     for frame in (
         pl.concat([pl.DataFrame(half) for half in halves], rechunk=False),
@@ -370,3 +371,16 @@ def test_a_column_that_looks_like_a_label_gives_a_hint(name):
 def test_ordinary_names_give_no_hint():
     assert label_hint(["label_count", "yy", "idx", "classes"]) is None
     assert label_hint(None) is None
+
+
+def test_the_index_of_a_frame_does_not_matter_to_nullable_columns(monkeypatch):
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 32)
+    columns = {
+        "a": pd.array([1, 2, 3, 4, 5], dtype="Int64"),
+        "b": pd.array([1.5, 2.5, 3.5, 4.5, 5.5], dtype="Float32"),
+        "c": pd.arrays.SparseArray([0, 0, 7, 0, 0.0]),
+    }
+    expected = [[1, 1.5, 0], [2, 2.5, 0], [3, 3.5, 7], [4, 4.5, 0], [5, 5.5, 0]]
+    for index in (None, [4.0, 3.0, 2.0, 1.0, 0.0], list("edcba")):
+        frame = pd.DataFrame(columns, index=index)
+        assert whole(frame_blocks(frame, Options())).tolist() == expected

@@ -8,15 +8,21 @@ import pytest
 from scipy import sparse
 
 from localpower.core.errors import DataError, MissingExtra
-from localpower.data import arrow, hdf5
+from localpower.data import blocks as readers
 from localpower.data.blocks import Options
-from localpower.data.hdf5 import Raw, open_hdf5
+from localpower.data.detect import FORMATS
+from localpower.data.spool import RowStorage
+from localpower.worker.stored import Stored
 
 X = np.random.default_rng(0).standard_normal((103, 7)) * 50
 
 
+def open_hdf5(path, options):
+    return FORMATS["hdf5"].open(path, options, RowStorage(0))
+
+
 def whole(blocks):
-    assert not isinstance(blocks, Raw)
+    assert not isinstance(blocks, Stored)
     blocks = list(blocks)
     assert len({(b.rows.dtype, b.rows.shape[1]) for b in blocks}) == 1
     if hasattr(blocks[0].rows, "tocsr"):
@@ -46,7 +52,7 @@ def test_a_plain_dataset_is_told_by_its_place_in_the_file(tmp_path, dtype, libve
         file["first"] = np.zeros(5)
         file["a/b/X"] = X.astype(dtype)
     raw = open_hdf5(tmp_path / "x", Options())
-    assert isinstance(raw, Raw)
+    assert isinstance(raw, Stored)
     assert raw.shape == X.shape
     assert raw.dtype == dtype
     assert np.array_equal(mapped(tmp_path / "x", raw), X.astype(dtype))
@@ -74,7 +80,7 @@ STORED = {
 @pytest.mark.parametrize("block_bytes", [1 << 23, 1000, 8])
 @pytest.mark.parametrize("name", STORED)
 def test_the_same_bits_come_back_from_chunks(tmp_path, monkeypatch, name, block_bytes):
-    monkeypatch.setattr(arrow, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
     for dtype in ("f4", "f8"):
         path = write(tmp_path / dtype, X.astype(dtype), **STORED[name])
         found = whole(open_hdf5(path, Options()))
@@ -228,7 +234,7 @@ SPARSE.sort_indices()
 @pytest.mark.parametrize("block_bytes", [1 << 23, 2000, 16])
 @pytest.mark.parametrize("style", ["anndata", "h5sparse", "dataset"])
 def test_sparse_groups_stay_sparse(tmp_path, monkeypatch, style, block_bytes):
-    monkeypatch.setattr(hdf5, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
     path = write_csr(tmp_path / "x", SPARSE, style=style, compression="gzip", chunks=(64,))
     assert np.array_equal(whole(open_hdf5(path, Options())), SPARSE.toarray())
     blocks = list(open_hdf5(path, Options(key="X", columns=[5, 3], label=0)))

@@ -16,7 +16,7 @@ from scipy import sparse
 from localpower.core.errors import DataError
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
-from localpower.worker.shard import Stored, StoredCSR
+from localpower.worker.stored import Stored, StoredCSR
 
 X = np.arange(12).reshape(4, 3) - 5
 NUMBERS = ["f2", "f4", "f8", ">f4", ">f8", "g", "i1", "i2", "i4", "i8", ">i4", "u2", "u8", "?"]

@@ -14,7 +14,8 @@ import localpower as lp
 from localpower.core.errors import DataError
 from localpower.data.partition import by_label, contiguous, dirichlet, shuffled
 from localpower.data.source import open_source
-from localpower.worker.shard import Stored, is_stored
+from localpower.worker.shard import is_stored
+from localpower.worker.stored import Stored
 
 KINDS = {"dense": np.asarray, "sparse": sparse.csr_array}
 

@@ -7,6 +7,7 @@ import lzma
 import sys
 
 import numpy as np
+import pyarrow.csv
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -15,10 +16,10 @@ from scipy.sparse import csr_array
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from localpower.core.errors import DataError
-from localpower.data import svmlight, text
 from localpower.data.blocks import Options
-from localpower.data.svmlight import read_svmlight
-from localpower.data.text import Chunk, join_labels
+from localpower.data.readers import svmlight, text
+from localpower.data.readers.svmlight import read_svmlight
+from localpower.data.readers.text import Chunk, join_labels
 
 PACK = {".svm": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 FIXTURE = [HealthCheck.function_scoped_fixture]  # `parser` is the same for all examples
@@ -115,9 +116,8 @@ def dense(path, columns=None):
     return np.pad(rows, ((0, 0), (0, width + 1 - rows.shape[1])))[:, 1:]
 
 
-@pytest.mark.parametrize("suffix", PACK)
-@given(X=matrices)
-@settings(max_examples=60, suppress_health_check=FIXTURE)
+@given(X=matrices, suffix=st.sampled_from([*PACK]))
+@settings(max_examples=120, suppress_health_check=FIXTURE)
 def test_one_based_files_read_as_scikit_learn_reads_them(write, parser, suffix, X):
     path = write(PACK[suffix](dumped(X, zero_based=False)), suffix)
     expected, y = load_svmlight_file(
@@ -296,12 +296,12 @@ noise = st.text("0123456789 :.eE+-_nafiqd,x#\t\r\n\v\x00", max_size=40).map(lamb
 @example("1 1.0:2\n", True)
 @example("nan(a) 1:2\n", True)
 @example("1 4: 5:6-2\n", True)
-@settings(max_examples=400, suppress_health_check=FIXTURE)
-def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(parser, content, labelled):
+@settings(max_examples=600)
+def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(content, labelled):
     data = content.replace("\r", "").replace("\0", "").encode()
-    fast = svmlight._parse_fast(data, labelled, DOUBLE)
-    tidied = svmlight._parse_tidied(data, labelled, DOUBLE)
-    for parsed in filter(None, (fast, tidied)):
+    fast = svmlight._parse_fast(data, labelled, DOUBLE, pyarrow)
+    words = svmlight._parse_words(data, labelled, DOUBLE)
+    for parsed in filter(None, (fast, words)):
         slow = svmlight._parse_lines(Chunk(1, data), labelled, DOUBLE, "file")
         for a, b in zip(parsed[: 3 + labelled], slow, strict=False):
             assert a.dtype.kind == b.dtype.kind

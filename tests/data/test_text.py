@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localpower.core.errors import DataError
-from localpower.data import text
-from localpower.data.text import join_labels, parse_in_order, read_chunks
+from localpower.data.readers import text
+from localpower.data.readers.text import join_labels, parse_in_order, read_chunks
 
 PACK = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
@@ -121,7 +121,7 @@ def traced_peak(work):
 def test_bombs_are_refused_before_they_fill_memory(path, monkeypatch, pack):
     monkeypatch.setattr(text, "FREE_BYTES", 1 << 20)
     monkeypatch.setattr(text, "CHUNK", 1 << 18)
-    path.write_bytes(pack(b"0 1:1\n" * 4_000_000))
+    path.write_bytes(pack(b"0 1:1\n" * 400_000) * 10)
 
     def read():
         with pytest.raises(DataError, match=r"over 200 times .*; unpack it first if that is meant"):

@@ -11,10 +11,10 @@ import zarr
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec, TransposeCodec, ZstdCodec
 
 from localpower.core.errors import DataError, MissingExtra
-from localpower.data import arrow
-from localpower.data import zarr as reader
+from localpower.data import blocks
 from localpower.data.blocks import Options
-from localpower.data.zarr import read_zarr
+from localpower.data.detect import FORMATS
+from localpower.data.readers.zarr import read_zarr
 
 X = np.random.default_rng(0).standard_normal((103, 7)) * 50
 
@@ -64,7 +64,7 @@ WRITTEN = {
 @pytest.mark.parametrize("block_bytes", [1 << 23, 1000, 8])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_same_bits_come_back(tmp_path, monkeypatch, name, block_bytes):
-    monkeypatch.setattr(arrow, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
     found = whole(read_zarr(write(tmp_path / "x.zarr", **WRITTEN[name]), Options()))
     assert found.dtype == np.float64
     assert np.array_equal(found, X)
@@ -141,35 +141,36 @@ def inner(metadata, key):
     return metadata["codecs"][0]["configuration"][key]
 
 
+REFUSED = "write it again"  # in words of zarr, which vary
 PICKLE = {"id": "pickle", "protocol": 4}
 BAD = {
     "object": (2, lambda m: m.update(dtype="|O", filters=[PICKLE]), "pickle|type"),
-    "object without filter": (2, lambda m: m.update(dtype="|O", filters=None), "type '|O'"),
-    "pickle filter": (2, lambda m: m.update(filters=[PICKLE]), "codec 'pickle'"),
-    "pickle compressor": (2, lambda m: m.update(compressor=PICKLE), "codec 'pickle'"),
+    "object without filter": (2, lambda m: m.update(dtype="|O", filters=None), REFUSED),
+    "pickle filter": (2, lambda m: m.update(filters=[PICKLE]), "'pickle'.*write it again"),
+    "pickle compressor": (2, lambda m: m.update(compressor=PICKLE), "'pickle'.*write it again"),
     "last filter": (
         2,
         lambda m: m.update(filters=[{"id": "shuffle", "elementsize": 8}, PICKLE]),
-        "codec 'pickle'",
+        "'pickle'.*write it again",
     ),
-    "json2": (2, lambda m: m.update(filters=[{"id": "json2"}]), "codec 'json2'"),
-    "vlen": (2, lambda m: m.update(filters=[{"id": "vlen-utf8"}]), "codec 'vlen-utf8'"),
+    "json2": (2, lambda m: m.update(filters=[{"id": "json2"}]), "'json2'.*write it again"),
+    "vlen": (2, lambda m: m.update(filters=[{"id": "vlen-utf8"}]), "'vlen-utf8'.*write it again"),
     "filter of objects": (
         2,
         lambda m: m.update(filters=[{"id": "delta", "dtype": "|O"}]),
-        "type '|O'",
+        REFUSED,
     ),
-    "records": (2, lambda m: m.update(dtype=[["a", "<f8"]]), "not one of numbers"),
-    "text": (2, lambda m: m.update(dtype="<U9"), "not one of numbers"),
-    "complex": (2, lambda m: m.update(dtype="<c16"), "not one of numbers"),
-    "codec by name only": (2, lambda m: m.update(compressor="pickle"), "codec 'pickle'"),
-    "version": (2, lambda m: m.update(zarr_format=9), "version is 9"),
+    "records": (2, lambda m: m.update(dtype=[["a", "<f8"]]), REFUSED),
+    "text": (2, lambda m: m.update(dtype="<U9"), REFUSED),
+    "complex": (2, lambda m: m.update(dtype="<c16"), REFUSED),
+    "codec by name only": (2, lambda m: m.update(compressor="pickle"), REFUSED),
+    "version": (2, lambda m: m.update(zarr_format=9), REFUSED),
     "codec": (3, lambda m: m["codecs"].append({"name": "numcodecs.pickle"}), "numcodecs.pickle"),
-    "codec vlen": (3, lambda m: m["codecs"].insert(0, {"name": "vlen-bytes"}), "vlen-bytes"),
-    "type": (3, lambda m: m.update(data_type="string"), "type 'string'"),
-    "type extension": (3, lambda m: m.update(data_type={"name": "float64"}), "not one of numbers"),
-    "grid": (3, lambda m: m["chunk_grid"].update(name="rectangular"), "regular chunks"),
-    "transformers": (3, lambda m: m.update(storage_transformers=[{"name": "x"}]), "regular"),
+    "codec vlen": (3, lambda m: m["codecs"].insert(0, {"name": "vlen-bytes"}), REFUSED),
+    "type": (3, lambda m: m.update(data_type="string"), REFUSED),
+    "type extension": (3, lambda m: m.update(data_type={"name": "float64"}), REFUSED),
+    "grid": (3, lambda m: m["chunk_grid"].update(name="rectangular"), REFUSED),
+    "transformers": (3, lambda m: m.update(storage_transformers=[{"name": "x"}]), REFUSED),
     "inner codec": (4, lambda m: inner(m, "codecs").append({"name": "pickle"}), "'pickle'"),
     "index codec": (4, lambda m: inner(m, "index_codecs").append({"name": "pickle"}), "'pickle'"),
     "large chunk": (3, lambda m: grid(m, [1 << 20, 1 << 10]), "over 1 GB"),
@@ -178,10 +179,10 @@ BAD = {
         lambda m: (grid(m, [1 << 20, 100]), m.update(shape=[1 << 20, 1 << 20])),
         "over 8 GB side by side",
     ),
-    "negative": (3, lambda m: m.update(shape=[-1, 7]), "are not sizes"),
-    "chunks of nothing": (3, lambda m: grid(m, [0, 7]), "are not sizes"),
+    "negative": (3, lambda m: m.update(shape=[-1, 7]), REFUSED),
+    "chunks of nothing": (3, lambda m: grid(m, [0, 7]), REFUSED),
     "no codecs": (3, lambda m: m.pop("codecs"), "write it again"),
-    "many dimensions": (3, lambda m: m.update(shape=[3, 3, 3]), "2 dimensions"),
+    "many dimensions": (3, lambda m: m.update(shape=[3, 3, 3]), REFUSED),
 }
 
 
@@ -190,11 +191,11 @@ def grid(metadata, chunks):
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_not_allowed_is_refused_before_zarr_opens_it(tmp_path, monkeypatch, name):
+def test_what_is_not_allowed_is_refused_before_zarr_reads_a_chunk(tmp_path, monkeypatch, name):
     kind, edit, part = BAD[name]
     shards = {"shards": (40, 6)} if kind == 4 else {}
     path = write(tmp_path / "x", zarr_format=min(kind, 3), **shards)
-    monkeypatch.setattr(reader, "_opened", lambda *_: pytest.fail("zarr was asked to open it"))
+    monkeypatch.setattr(zarr.Array, "__getitem__", lambda *_: pytest.fail("a chunk was read"))
     with pytest.raises(DataError, match=part):
         list(read_zarr(change(path, edit), Options()))
 
@@ -223,7 +224,7 @@ def test_metadata_consolidated_in_the_group_are_not_believed(tmp_path):
 def test_huge_metadata_are_refused(tmp_path):
     path = write(tmp_path / "x")
     (path / "zarr.json").write_text(json.dumps({"a": "b" * (1 << 20)}))
-    with pytest.raises(DataError, match="larger than 1 MB"):
+    with pytest.raises(DataError, match="write it again"):
         list(read_zarr(path, Options()))
 
 
@@ -276,4 +277,4 @@ def test_without_zarr_the_extra_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "x")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(MissingExtra, match=r"localpower\[zarr\]"):
-        list(read_zarr(path, Options()))
+        FORMATS["zarr"].open(path, Options(), None)

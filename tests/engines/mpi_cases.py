@@ -128,15 +128,14 @@ def shards(rows, count):
 def native_order():
     from localpower.engines.mpi import Mpi
 
-    ways = [{}, {"wire": "bfloat16"}, {"method": "gram"}, {"method": "local_ritz"}]
-    for options in (*ways, {"method": "local_power", "align_at": "worker"}):
+    ways = ["dpi", "dpi:wire=bfloat16", "gram", "local_ritz", "local_power:align_at=worker"]
+    for method in ways:
         sums = {}
         for order in ("fixed", "native"):
             with Mpi(COMM, order=order) as engine:
-                asked = {"method": "dpi", "rng": 0, **options}
-                sums[order] = lp.svd(blocks()[RANK], 4, engine=engine, **asked)
+                sums[order] = lp.svd(blocks()[RANK], 4, method, engine=engine, rng=0)
         gap = sums["fixed"].components - sums["native"].components
-        assert np.abs(gap).max() < (1e-12 if "wire" not in options else 1e-6)
+        assert np.abs(gap).max() < (1e-12 if "wire" not in method else 1e-6)
         assert sums["fixed"].ledger == sums["native"].ledger
     with Mpi(COMM, order="native") as engine:
         if RANK:
@@ -268,8 +267,8 @@ def degraded():
 
     if RANK == 1:
         tasks.PowerSteps.__call__ = stuck
-    options = {"deadline": 0.5, "retries": 1, "on_loss": "degrade", "method": "dpi", "rng": 0}
-    result = lp.svd(blocks()[RANK], 2, engine=COMM, **options)
+    faults = lp.Faults(deadline=0.5, retries=1, on_loss="degrade")
+    result = lp.svd(blocks()[RANK], 2, "dpi", engine=COMM, faults=faults, rng=0)
     tasks.PowerSteps.__call__ = steps
     assert [lost["shard"] for lost in result.run["degraded"]] == [1]
 
@@ -283,10 +282,11 @@ def resumed():
             raise KeyError("enough")
 
     with tempfile.TemporaryDirectory() as folder:
-        options["checkpoint"] = f"{folder}/run"
-        fails(lp.EngineError if RANK else KeyError, "enough", callback=stops, **options)
-        result = lp.svd(mine, 4, engine=COMM, resume=True, **options)
-    del options["checkpoint"]
+        path = f"{folder}/run"
+        how = options | {"checkpoint": path, "callback": stops}
+        fails(lp.EngineError if RANK else KeyError, "enough", **how)
+        again = lp.Checkpoint(path, resume=True)
+        result = lp.svd(mine, 4, engine=COMM, checkpoint=again, **options)
     assert same_bits(lp.svd(blocks(), 4, engine="inline", **options), result)
 
 
@@ -362,7 +362,7 @@ def own_communicator():
     assert COMM.allreduce(1) == SIZE
 
 
-def exclusive():
+def alone():
     """Without mpiexec there is one rank, which is enough."""
     for method in METHODS:
         with lp.connect("mpi") as engine:

@@ -124,7 +124,15 @@ def test_a_worker_killed_while_it_computes_raises_worker_lost():
 def test_a_lost_worker_leaves_a_brought_engine_usable():
     with lp.connect("processes:2") as engine:
         with pytest.raises(lp.WorkerLost):
-            lp.svd(A, 3, method="local_power:steps=4", engine=engine, rng=0, faults=lp.Faults(retries=0), callback=lambda *_: children()[0].kill())  # fmt: skip
+            lp.svd(
+                A,
+                3,
+                method="local_power:steps=4",
+                engine=engine,
+                rng=0,
+                faults=lp.Faults(retries=0),
+                callback=lambda *_: children()[0].kill(),
+            )
         again = lp.svd(A, 3, engine=engine, max_rounds=2, rng=0)
     assert np.isfinite(again.singular_values).all()
 
@@ -190,7 +198,8 @@ def callback(record, state):
     if record.round == 3:
         print(*[c.pid for c in psutil.Process().children()], flush=True)
 A = np.random.default_rng(0).standard_normal((2000, 50))
-lp.svd(A, 3, steps=4, engine="processes:3", workers=6, max_rounds=10**6, rng=0, callback=callback)
+method = "local_power:steps=4"
+lp.svd(A, 3, method, engine="processes:3", workers=6, max_rounds=10**6, rng=0, callback=callback)
 """  # no `if __name__ == "__main__"`: workers do not import the script
 
 
@@ -243,14 +252,24 @@ def test_a_lost_worker_is_noticed_while_the_others_compute():
     thread = threading.Thread(target=kill)
     thread.start()
     with pytest.raises(lp.WorkerLost, match=r"killed by SIGKILL"):
-        lp.svd(A, 3, engine="processes:2", workers=2, method="local_power:steps=1000000", max_rounds=1, rng=0, faults=lp.Faults(retries=0))  # fmt: skip
+        lp.svd(
+            A,
+            3,
+            engine="processes:2",
+            workers=2,
+            method="local_power:steps=1000000",
+            max_rounds=1,
+            rng=0,
+            faults=lp.Faults(retries=0),
+        )
     thread.join()
 
 
 def test_workers_leave_with_a_coordinator_that_is_killed_in_mid_task(tmp_path):
     path = tmp_path / "script.py"
-    long_second_round = "schedule=lambda t: 4 if t < 1 else 10**7, max_rounds"
-    path.write_text(SCRIPT.replace("== 3", "== 1").replace("max_rounds", long_second_round))
+    long_second_round = "lp.LocalPower(schedule=lambda t: 4 if t < 1 else 10**7)"
+    script = SCRIPT.replace('"local_power:steps=4"', long_second_round)
+    path.write_text(script.replace("== 3", "== 1"))
     run = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True)
     workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
     assert len(workers) == 3
@@ -266,7 +285,8 @@ def test_workers_start_in_odd_surroundings(situation, tmp_path):
     command, environment, folder = f"'{sys.executable}' -c \"{code}\"", dict(os.environ), tmp_path
     if situation == "noisy start":
         (tmp_path / "sitecustomize.py").write_text("print('hello, world')")
-        environment["PYTHONPATH"] = str(tmp_path)
+        search = (str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")]))
+        environment["PYTHONPATH"] = os.pathsep.join(search)
     elif situation == "no standard error":
         command += " 2>&-"
     else:
@@ -289,13 +309,23 @@ def test_a_worker_that_never_starts_is_given_up(monkeypatch):
 
 def test_the_deadline_begins_when_workers_have_started(monkeypatch):
     """They take longer than that to start, at first and when one is started again."""
-    slow = "import time; time.sleep(6)" + COMMAND
+    slow = "import time; time.sleep(4)" + COMMAND
     monkeypatch.setattr("localpower.engines.processes.COMMAND", slow)
 
     def callback(record, state):
         if record.round == 2:
             children()[0].kill()
 
-    result = lp.svd(A, 3, method="local_power:steps=2", engine="processes:2", workers=3, max_rounds=4, rng=0, faults=lp.Faults(deadline=5), callback=callback)  # fmt: skip
+    result = lp.svd(
+        A,
+        3,
+        method="local_power:steps=2",
+        engine="processes:2",
+        workers=3,
+        max_rounds=4,
+        rng=0,
+        faults=lp.Faults(deadline=3),
+        callback=callback,
+    )
     assert len(result.run["faults"]) == 1
     assert "killed by SIGKILL" in result.run["faults"][0]["what"]

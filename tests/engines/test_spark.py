@@ -18,9 +18,10 @@ from helpers import same_bits, started, with_spectrum
 
 import localpower as lp
 from localpower.data.partition import contiguous
-from localpower.data.source import held, open_source, opened
+from localpower.data.source import held, load_block, open_source
+from localpower.worker.replies import Done
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import Describe, Done, PowerSteps, Prepare, Task
+from localpower.worker.tasks import Describe, PowerSteps, Prepare, Task
 
 pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
 if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
@@ -83,7 +84,7 @@ def workers():
 
 
 def jobs(engine):
-    return engine._context._jsc.sc().dagScheduler().numTotalJobs()
+    return engine._session.context._jsc.sc().dagScheduler().numTotalJobs()
 
 
 @pytest.mark.parametrize("method", ["local_power", "block_lanczos", "tsqr", "wda"])
@@ -172,7 +173,7 @@ def native(kind, session):
 def test_native_data_give_the_bits_of_their_blocks(engine, session, kind):
     data, blocks = native(kind, session)
     assert engine.takes(data)
-    own = held(engine.adopt(data, opened), "data", None)
+    own = held(engine.adopt(data, load_block), "data", None)
     engine.place(contiguous(own, 3).shards)
     found = engine.sum(STEP).product
     with lp.connect("inline") as reference:
@@ -188,7 +189,7 @@ def test_empty_partitions_are_fine(engine, context):
 
 
 def test_sparse_vectors_stay_sparse(engine, context):
-    parts = engine.adopt(context.parallelize(vectors("ml sparse"), 3), opened)
+    parts = engine.adopt(context.parallelize(vectors("ml sparse"), 3), load_block)
     assert sum(part.nnz for part in parts) == S.nnz
     assert [part.shape for part in parts] == [(100, 12)] * 3
 
@@ -312,11 +313,9 @@ def test_a_reply_that_does_not_come_is_late(engine):
     place(engine)
     list(engine.map(CENTRED))
     engine.deadline = 1.0
-    start = time.monotonic()
     try:
         with pytest.raises(lp.WorkerLate, match="deadline of 1 seconds"):
             list(engine.map(Sleep()))
-        assert time.monotonic() - start < 10
     finally:
         engine.deadline = None
     engine.heal([0, 1])
@@ -325,31 +324,31 @@ def test_a_reply_that_does_not_come_is_late(engine):
 
 def test_a_python_process_keeps_matrices_up_to_a_limit_and_takes_all_it_is_sent(monkeypatch):
     """The function that Spark calls on its executors, called here."""
-    monkeypatch.setattr(module, "_kept", {})
+    monkeypatch.setattr(module, "_holder", module.Holder())
     frames = [module.PICKLE.dumps(A[:150]), module.PICKLE.dumps(A[150:])]
     empty = Shard((), 12, A.dtype)
 
-    def ask(run, number, task, before=0, after=0, lasting=None):
+    def ask(run, number, task, mark=0, persisting=None):
         sent = iter(frames)
-        job = module.Job(run, (empty,) * 3, (task, lasting), before, after)
+        job = module.Job(run, (empty,) * 3, {number: (task, persisting)}, mark)
         [(place, reply)] = job(number, sent)
         assert place == number
         assert not list(sent)
         return reply
 
-    ask("first", 0, CENTRED, 0, 1)
-    kept = module._kept["first", 0]
-    reply = ask("first", 0, STEP, 1, 1, CENTRED)
-    assert module._kept["first", 0] is kept
-    other = ask("first", 1, STEP, 1, 1, CENTRED)  # made here, and prepared as the other was
+    ask("first", 0, CENTRED, 1)
+    kept = module._holder._matrices[0]
+    reply = ask("first", 0, STEP, 1, CENTRED)
+    assert module._holder._matrices[0] is kept
+    other = ask("first", 1, STEP, 1, CENTRED)  # made here, and prepared as the other was
     assert np.array_equal(reply.product, other.product)
     monkeypatch.setattr(module, "KEPT", 2 * A.nbytes)
-    ask("first", 2, STEP, 1, 1, CENTRED)
-    assert len(module._kept) == 2
-    failure = ask("first", 0, PowerSteps(np.eye(3), steps=1), 1, 1, CENTRED)
-    assert "a block of float64" in failure.traceback
+    ask("first", 2, STEP, 1, CENTRED)
+    assert module._holder.numbers() == {0, 1}
+    failure = ask("first", 0, PowerSteps(np.eye(3), steps=1), 1, CENTRED)
+    assert "a block of float64" in failure.text
     ask("second", 0, STEP)
-    assert list(module._kept) == [("second", 0)]
+    assert (module._holder.name, module._holder.numbers()) == ("second", {0})
 
 
 SCRIPT = """
@@ -364,7 +363,7 @@ def same(a, b):
 def callback(record, state):
     if record.round == 2 and sys.argv[1] == "deadly":
         java().kill()
-options = dict(steps=2, workers=2, max_rounds=3, center=True, rng=0)
+options = dict(method="local_power:steps=2", workers=2, max_rounds=3, center=True, rng=0)
 reference = lp.svd(A, 2, engine="inline", **options)
 with lp.connect("spark:2") as engine:
     ports = [c.laddr.ip for p in psutil.Process().children(recursive=True)
@@ -373,7 +372,7 @@ with lp.connect("spark:2") as engine:
     result = lp.svd(A, 2, engine=engine, callback=callback, **options)
     assert same(reference, result)
     print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
-    lp.svd(A, 2, engine=engine, steps=10**9, workers=2, rng=0)
+    lp.svd(A, 2, lp.LocalPower(steps=10**9), engine=engine, workers=2, rng=0)
 """
 
 
@@ -463,7 +462,9 @@ session = builder.config("spark.log.level", "OFF").getOrCreate()
 """
 
 
-def test_a_signal_in_a_users_session_ends_the_job_and_leaves_the_session_usable(tmp_path):
+@pytest.fixture(scope="module")
+def users_session(tmp_path_factory):
+    """What a script prints whose session gets signals, and whose Java is killed in the end."""
     script = """
 def wait(row):
     open(path, "w").close()
@@ -482,8 +483,25 @@ for number in (signal.SIGTERM, signal.SIGINT):
     print(session.range(5).count(), session.sparkContext.parallelize(rows, 2).count())
     print(lp.svd(rows, 1, engine=session, method="tsqr").run["rows"])
 """
-    found = output_of(SESSION + script, tmp_path / "working")
-    assert found == ["SystemExit 143", "5 3", "3", "KeyboardInterrupt ", "5 3", "3"]
+    script += """
+java().kill()
+for engine in (session, "spark", "spark:2"):
+    told(lambda: lp.svd(rows, 1, engine=engine))
+"""
+    return output_of(SESSION + script, tmp_path_factory.mktemp("spark") / "working")
+
+
+def test_a_signal_in_a_users_session_ends_the_job_and_leaves_the_session_usable(users_session):
+    assert users_session[:3] == ["SystemExit 143", "5 3", "3"]
+    assert users_session[3:6] == ["KeyboardInterrupt ", "5 3", "3"]
+
+
+def test_the_death_of_a_users_java_is_told_with_the_remedy(users_session):
+    found = users_session[6:]
+    assert len(found) == 3
+    for line in found:
+        assert line.startswith("WorkerLost ")
+        assert "open another session" in line
 
 
 def test_a_master_that_cannot_be_reached_is_told_before_java_is_started():
@@ -540,16 +558,3 @@ told(lambda: lp.svd(session.sparkContext.parallelize(rows, 2), 1, engine=session
         assert "cannot import localpower (No module named" in line
         assert f"version {lp.__version__} there, and set PYSPARK_PYTHON" in line
         assert "Traceback" not in line
-
-
-def test_the_death_of_a_users_java_is_told_with_the_remedy():
-    script = """
-java().kill()
-for engine in (session, "spark", "spark:2"):
-    told(lambda: lp.svd(rows, 1, engine=engine))
-"""
-    found = output_of(SESSION + script)
-    assert len(found) == 3
-    for line in found:
-        assert line.startswith("WorkerLost ")
-        assert "open another session" in line

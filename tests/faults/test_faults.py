@@ -5,6 +5,7 @@ import signal
 import time
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from itertools import product
 from operator import add
 
 import numpy as np
@@ -16,12 +17,13 @@ from localpower.core.errors import WireError
 from localpower.core.linalg import combined
 from localpower.engines.base import Engine
 from localpower.engines.retrying import sound
-from localpower.worker.tasks import Eigenvectors, PowerSteps, TopVectors, Triangle
+from localpower.worker.replies import Eigenvectors
+from localpower.worker.tasks import PowerSteps, TopVectors, Triangle
 
 A = with_spectrum(400, 0.9 ** np.arange(30), seed=3)
 SHARDS, K = 5, 3
 MOMENTS = ("placement", "first", "middle", "factors")
-DEADLINE = 3.0
+DEADLINE = 4.0
 
 
 class Disturbed(Engine):
@@ -74,7 +76,7 @@ class Disturbed(Engine):
 
 
 def workers():
-    return started("localpower.engines.worker") or started("spawn_main")  # the latter are Dask's
+    return started("localpower.engines.child") or started("spawn_main")  # the latter are Dask's
 
 
 def sent(sign):
@@ -117,6 +119,11 @@ KILLS = {
     "stopped": sent(signal.SIGSTOP),
     "all killed": all_killed,
 }
+DEATHS = [
+    *(("killed", moment) for moment in MOMENTS),
+    *(("stopped", "placement"), ("stopped", "middle")),  # each takes as long as the deadline
+    *(("segfault", "first"), ("all killed", "placement"), ("all killed", "factors")),
+]
 REPLIES = {
     "lost": lambda replies: replies[1:],
     "last lost": lambda replies: replies[:-1],
@@ -146,13 +153,10 @@ def undisturbed():
     return fit("inline")
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("kind", KILLS)
+@pytest.mark.parametrize(("kind", "moment"), DEATHS)
 def test_processes_that_die_or_hang_are_started_again(kind, moment, undisturbed):
     with Disturbed(lp.connect("processes:2"), moment, before=KILLS[kind]) as engine:
-        start = time.monotonic()
         result = fit(engine, faults=lp.Faults(deadline=DEADLINE))
-        assert time.monotonic() - start < 10 * DEADLINE
     assert same_bits(undisturbed, result)
     assert result.ledger == undisturbed.ledger
     assert result.run["faults"]
@@ -166,9 +170,10 @@ def clusters():
         yield {n: stack.enter_context(lp.connect(n)) for n in ("inline", "processes:2", "dask:2")}
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    ("address", "moment"), [*product(["inline", "processes:2"], MOMENTS), ("dask:2", "middle")]
+)
 @pytest.mark.parametrize("kind", REPLIES)
-@pytest.mark.parametrize("address", ["inline", "processes:2", "dask:2"])
 def test_replies_that_are_wrong_are_asked_for_again(kind, moment, address, undisturbed, clusters):
     result = fit(Disturbed(clusters[address], moment, replies=REPLIES[kind]))
     assert same_bits(undisturbed, result)
@@ -207,19 +212,16 @@ def test_where_a_shard_decides_how_much_it_sends_the_rest_of_the_shape_counts(
     assert sound(reply, TopVectors(3).shapes(5, 4)) == right
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("kind", KILLS)
+@pytest.mark.parametrize(("kind", "moment"), DEATHS)
 def test_dask_workers_that_die_or_hang_are_made_good(
     kind, moment, undisturbed, clusters, monkeypatch
 ):
-    monkeypatch.setattr("localpower.engines.dask.ANSWER", 1.0)
+    monkeypatch.setattr("localpower.engines.dask_cluster.ANSWER", 2.0)
     clusters["processes:2"].close()  # the only processes are Dask's
-    start = time.monotonic()
     result = fit(
         Disturbed(clusters["dask:2"], moment, before=KILLS[kind]),
         faults=lp.Faults(deadline=DEADLINE),
     )
-    assert time.monotonic() - start < 20 * DEADLINE
     assert same_bits(undisturbed, result)
     assert result.ledger == undisturbed.ledger
 
@@ -321,7 +323,7 @@ def test_products_of_the_round_in_which_a_shard_was_lost_stand_in_for_later_ones
 
 def test_bad_options_are_refused():
     for bad in ({"deadline": 0}, {"deadline": "soon"}, {"retries": -1}, {"retries": True}):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            fit("inline", **bad)
+        with pytest.raises((TypeError, ValueError), match=f"Faults {next(iter(bad))}="):
+            fit("inline", faults=lp.Faults(**bad))
     with pytest.raises(ValueError, match="on_loss"):
         fit("inline", faults=lp.Faults(on_loss="hope"))

@@ -7,11 +7,11 @@ import localpower as lp
 from localpower.data.source import open_source
 
 VARIANTS = {
-    "procrustes": {},
-    "signs": {"align": "signs"},
-    "none": {"align": "none"},
-    "halving": {"schedule": "halving"},
-    "dpi": {"method": "dpi"},
+    "procrustes": "local_power:steps=4",
+    "signs": "local_power:steps=4,align=signs",
+    "none": "local_power:steps=4,align=none",
+    "halving": "local_power:steps=4,schedule=halving",
+    "dpi": "dpi",
 }
 ROUNDS = {"poker": 150, "w8a": 50}  # poker has a small gap after column-maximum scaling
 # Final error of procrustes and signs with p = 4 in the paper. It scores the leading four columns
@@ -38,13 +38,12 @@ def errors(request, data_set):
     peak = np.abs(A).max(axis=0)
     target = np.linalg.svd(np.linalg.qr(A / np.where(peak, peak, 1), mode="r"))[2][:5].T
     found = {"name": request.param}
-    for variant, options in VARIANTS.items():
+    for variant, method in VARIANTS.items():
         curve = []
-        steps = {} if options.get("method") == "dpi" else {"steps": 4}
         result = lp.svd(
             path,
             5,
-            **steps,
+            method,
             workers=max(len(A) // 1000, 3),
             partition="shuffled",
             scale="max",
@@ -53,7 +52,6 @@ def errors(request, data_set):
             callback=lambda _, state, to=curve: to.append(
                 lp.subspace_distance(target, state.basis)
             ),
-            **options,
         )
         found[variant] = curve
         found[variant, "four"] = four_columns(result.basis, target)

@@ -16,7 +16,7 @@ from localpower.api import svd
 from localpower.comparison import shown
 from localpower.data.blocks import Options
 from localpower.data.partition import PARTITIONS
-from localpower.methods import REGISTRY
+from localpower.methods import CERTIFIED, EXACT, EXAMPLE, REGISTRY
 from localpower.methods.scaling import SCALES
 from localpower.options import CERTAINTY, Budget, Faults
 from localpower.planning import FLOPS, NETWORKS, plan
@@ -186,7 +186,7 @@ def add_fit(commands: Any, run: Any) -> None:
     method = command.add_argument_group("method")
     method.add_argument("--method", default="auto", metavar="NAME",
         help="auto (the cheapest, see plan), or a name of the list in --help-all, with options as "
-        "in local_power:steps=4,schedule=halving")  # fmt: skip
+        f"in {EXAMPLE}")  # fmt: skip
     method.add_argument("--tol", type=float, metavar="SINE",
         help="certified angle to reach (auto 1e-8, else 0)")  # fmt: skip
     rare(method, "--certainty", type=_certainty, default=CERTAINTY, metavar="P",
@@ -233,13 +233,13 @@ def add_compare(commands: Any, run: Any) -> None:
         "compare",
         run,
         "run the methods on the same rows: a table and a picture",
-        "compare rows.npy -k 5 --methods local_ritz,dpi -o it.png",
+        f"compare rows.npy -k 5 --methods {CERTIFIED.name},{EXACT.name} -o it.png",
         usage="DATA [DATA ...] -k K [-o FILE] [options]",
     )
     add = command.add_argument
     _add_rank(command)
     add("-o", "--output", metavar="FILE", help="draw the angles, as .png or .svg")
-    usual = f"also with options, as local_power:steps=8; by default {_names(shown())}"
+    usual = f"also with options, as {EXAMPLE}; by default {_names(shown())}"
     add("--methods", metavar="A,B", help=usual)
     add("--tol", type=float, default=1e-6, metavar="SINE", help="angle to reach (1e-6)")
     add("--max-rounds", type=int, default=100, metavar="N", help="rounds at most (100)")

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from localpower.core.errors import DataError, DataHint, warn
+from localpower.core.errors import DataError, DataHint, MissingExtra, warn
+from localpower.worker.shard import work_type
 
 BLOCK_BYTES = 1 << 26  # rows that a reader yields at once
+LABEL_BYTES = 1 << 28
+CHUNK_BYTES, CHUNK_ROW_BYTES = 1 << 30, 1 << 33
 MOST_LISTED = 20  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How data are read; a format takes what applies to it.
+    """How data are read, as `localpower.read` documents it; a format takes what applies to it.
 
-    Attributes
-    ----------
-    columns, drop : sequence of str or int, optional
-        Names or numbers (from 0) of the columns to take, in this order, or to leave out.
-    label : str or int, optional
-        The column that is a label: not a feature, but `Block.labels`.
-    header : bool, optional
-        Whether text has a line of names; found out by default.
-    delimiter : str, optional
-        What separates the fields of text; found out by default.
-    dtype : str, optional
-        ``"float32"`` or ``"float64"`` for formats that do not tell, and to convert others.
-    key : str, optional
-        Which array of a file that holds several.
-    zero_based : bool, optional
-        Whether svmlight indices count from 0; found out by default.
-    missing : str, optional
-        ``"drop"`` leaves out the rows of text in which a value is missing.
-    like : sequence of str, optional
-        Names of the columns of a model. Where the data have names, these are taken, in this order.
+    `like` are names of the columns of a model. Where the data have names, these are taken, in this
+    order.
     """
 
     columns: Sequence[str | int] | None = None
@@ -53,6 +40,17 @@ class Options:
     zero_based: bool | None = None
     missing: str | None = None
     like: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no format knows."""
+        if self.dtype not in (None, "float32", "float64"):
+            raise ValueError(f"dtype={self.dtype!r} is not known: take 'float32' or 'float64'")
+        if self.missing not in (None, "drop"):
+            raise ValueError(f"missing={self.missing!r} is not known: take 'drop', or leave it out")
+
+    def work_type(self, kinds: Iterable[DTypeLike] = (np.float64,)) -> np.dtype[Any]:
+        """What rows of these types are read as: the type asked for, or `shard.work_type`."""
+        return work_type(kinds) if self.dtype is None else np.dtype(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +112,77 @@ def refuse_twins(names: Sequence[str], taken: Iterable[int], where: Path | str) 
 def listed(names: Sequence[str]) -> str:
     """Names for a message; the first of them where there are many."""
     return ", ".join(map(repr, names[:MOST_LISTED])) + ", …" * (len(names) > MOST_LISTED)
+
+
+def block_rows(row_bytes: int) -> int:
+    """Rows of a block of `BLOCK_BYTES`, one at least."""
+    return max(1, BLOCK_BYTES // max(1, row_bytes))
+
+
+def check_chunks(shape: Sequence[int], chunks: Sequence[int], dtype: DTypeLike, where: str) -> None:
+    """Refuse chunks that do not fit in memory: they are unpacked whole, and side by side."""
+    each = np.dtype(dtype).itemsize
+    if math.prod(chunks) * each > CHUNK_BYTES:
+        raise DataError(f"{where}: its chunks {tuple(chunks)} are over 1 GB; write smaller ones")
+    width = math.ceil(shape[1] / chunks[1]) * chunks[1] if len(shape) == 2 else 1
+    if min(chunks[0], shape[0]) * width * each > CHUNK_ROW_BYTES:
+        raise DataError(
+            f"{where}: chunks {tuple(chunks)} of {shape[1]} columns are over 8 GB side by side; "
+            "write chunks of fewer rows"
+        )
+
+
+def check_columns(bad: Sequence[tuple[str, str]], taken: int, where: Path | str) -> None:
+    """Refuse (name, type) columns that are not numbers, and to take no column."""
+    if bad:
+        listed = ", ".join(f"{name!r} ({kind})" for name, kind in bad)
+        raise DataError(
+            f"{where}: columns that are not numbers: {listed}; leave them out with "
+            f"drop={[name for name, _ in bad]}, or encode them as numbers"
+        )
+    if not taken:
+        raise DataError(f"{where}: no column is left to take; drop or label fewer")
+
+
+def no_label(where: Path | str, name: str, kind: Any) -> DataError:
+    """Say that a column cannot be a label."""
+    return DataError(
+        f"{where}: column {name!r} ({kind}) cannot be a label; give a column of text or numbers"
+    )
+
+
+def missing_value(where: Path | str, row: int, name: str) -> DataError:
+    """Say that there is a null."""
+    return DataError(
+        f"{where}, row {row}, column {name!r}: no value (null); fill in values, or leave out such "
+        f"rows, or the column with drop=[{name!r}]"
+    )
+
+
+def text_labels(values: Sequence[Any], where: Path | str) -> NDArray[Any]:
+    """Text as an array that is saved and joined without pickle."""
+    longest = max(map(len, values), default=0)
+    if 4 * longest * len(values) > LABEL_BYTES:
+        raise DataError(
+            f"{where}: the label column has texts of up to {longest} characters; give a column "
+            "of short labels"
+        )
+    return np.array(values, dtype=str)
+
+
+@contextmanager
+def refusing_damage(path: Path, kind: str, writer: str) -> Iterator[None]:
+    """Turn whatever a library raises on a damaged file into one error."""
+    try:
+        yield
+    except (DataError, MissingExtra, FileNotFoundError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"{path}: not a complete {kind} file that can be read ({reason:.200}); "
+            f"write it again with {writer}"
+        ) from error
 
 
 def _of_model(

@@ -1,15 +1,15 @@
-"""How much memory there is, and how much of it the rows may take."""
+"""How much memory the rows may take."""
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
+
+from localpower.core.machine import available
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 SMALLEST = 1 << 24  # less is not worth the trouble: numpy alone takes more
-UNKNOWN = 4 << 30  # what is assumed free where the system does not tell
+ROWS_SHARE = 0.75  # of the budget; the rest is for blocks and the d×r work
 
 
 def budget(memory: int | str | None) -> int:
@@ -38,41 +38,3 @@ def _parse(memory: int | str) -> int | None:
     if match is None or match[2] not in UNITS | BINARY:
         return None
     return int(float(match[1]) * (UNITS | BINARY)[match[2]])
-
-
-def available() -> int:
-    """Bytes that this process can still take, under the limits that it runs with."""
-    left = [_free(), _control_group(), _address_space()]
-    return min((size for size in left if size is not None), default=UNKNOWN)
-
-
-def _free() -> int | None:
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        return int(re.search(r"MemAvailable:\s+(\d+) kB", text)[1]) << 10  # type: ignore[index]
-    except (OSError, TypeError, ValueError):
-        return None
-
-
-def _control_group() -> int | None:
-    """What a container has left (control groups, version 2)."""
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii")
-        return None if limit == "max" else max(int(limit) - int(used), 0)
-    except (OSError, ValueError):
-        return None
-
-
-def _address_space() -> int | None:
-    """What is left of ``ulimit -v``."""
-    try:
-        import resource
-
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit == resource.RLIM_INFINITY:
-            return None
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        return max(limit - pages * os.sysconf("SC_PAGESIZE"), 0)
-    except (ImportError, OSError, ValueError):
-        return None

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
 from localpower.data.blocks import Block
-from localpower.data.source import ROWS_SHARE, Source
-from localpower.data.spool import RowStorage, Spool, size_of
+from localpower.data.memory import ROWS_SHARE
+from localpower.data.source import Source
+from localpower.data.spool import RowStorage, Spool
 from localpower.worker.kernels import BLOCK_BYTES
-from localpower.worker.shard import Shard, cut, is_stored
+from localpower.worker.shard import Shard, cut, is_stored, nbytes
 
 Numbers = NDArray[np.intp]
 STRETCHES = 64  # per shard, that rows in files are shuffled by
@@ -193,7 +194,7 @@ def _stretches(source: Source, workers: int) -> list[tuple[int, int]]:
     first = 0
     for piece in source.pieces:
         rows = piece.shape[0]
-        least = -(-MIN_STRETCH * rows // max(size_of(piece), 1))
+        least = -(-MIN_STRETCH * rows // max(nbytes(piece), 1))
         step = max(1, least, source.rows // (workers * STRETCHES))
         found += [(first + i, first + min(i + step, rows)) for i in range(0, rows, step)]
         first += rows

@@ -26,9 +26,10 @@ from localpower.core.checksum import file_checksum
 from localpower.core.errors import DataError, warn
 from localpower.core.files import abandoned, lock, locked, part_of, unfinished
 from localpower.data.blocks import BLOCK_BYTES, Block, Options
-from localpower.data.text import join_labels
+from localpower.data.readers.text import join_labels
 from localpower.version import __version__
-from localpower.worker.shard import Stored, StoredCSR, stamp
+from localpower.worker.shard import nbytes
+from localpower.worker.stored import Stored, StoredCSR, stamp
 
 FORMAT = 2
 DESCRIPTION = "table.json"
@@ -255,7 +256,7 @@ class Spool:
         self.room.left -= size
         self.held.append(rows)
         self.loose = self.loose + 1 if 0 < size < BLOCK_BYTES // 8 else 0
-        if self.loose and sum(map(size_of, self.held[-self.loose :])) >= BLOCK_BYTES:
+        if self.loose and sum(map(nbytes, self.held[-self.loose :])) >= BLOCK_BYTES:
             self._join()
 
     def _join(self) -> None:
@@ -328,7 +329,7 @@ def _taken_by(rows: Any) -> int:
     """Bytes of memory that holding rows takes: none for a view of what is the user's own."""
     dense = isinstance(rows, np.ndarray)
     borrowed = dense and not (rows.flags.owndata or rows.flags.writeable)
-    return 0 if borrowed else size_of(rows)
+    return 0 if borrowed else nbytes(rows)
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -343,13 +344,6 @@ def _joined(parts: Sequence[Any]) -> Any:
     )
     shape = len(indptr) - 1, max(part.shape[1] for part in parts)
     return type(parts[0])((data, indices, indptr), shape=shape)
-
-
-def size_of(rows: Any) -> int:
-    """Bytes that rows take, in memory or in files."""
-    if isinstance(rows, np.ndarray | Stored | StoredCSR):
-        return rows.nbytes
-    return int(rows.data.nbytes + rows.indices.nbytes + rows.indptr.nbytes)
 
 
 def _settled(piece: Any, base: int, columns: int) -> Any:

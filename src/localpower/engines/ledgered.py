@@ -10,14 +10,9 @@ from typing import Any, TypeVar, cast
 
 from localpower.core.ledger import Ledger, Round, weigh
 from localpower.engines.base import Engine
+from localpower.worker.replies import Done, MeasuredReply
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import (
-    Done,
-    Measure,
-    MeasuredReply,
-    Scatter,
-    Task,
-)
+from localpower.worker.tasks import Measure, Scatter, Task
 
 R = TypeVar("R")
 KEPT = 200  # rounds at the start of a run, and at its end, whose times are kept

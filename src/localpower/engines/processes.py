@@ -19,39 +19,23 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
-from localpower.core.errors import (
-    DataError,
-    EngineError,
-    WireError,
-    WorkerFailed,
-    WorkerLate,
-    WorkerLost,
-)
+from localpower.core.errors import EngineError, WireError, WorkerLate, WorkerLost
+from localpower.core.machine import cores
 from localpower.engines.arena import Arena
 from localpower.engines.base import Engine
-from localpower.engines.threads import cores
-from localpower.engines.worker import (
-    MAX_BYTES,
-    READY,
-    SHARED,
-    Failure,
-    Forget,
-    Place,
-    Run,
-    piped,
-    shared,
-)
+from localpower.engines.blas import BLAS_THREADS
+from localpower.engines.child import READY, SHARED, Forget, Place, Run, piped, shared
+from localpower.engines.cluster import ClusterEngine
 from localpower.worker import wire
-from localpower.worker.shard import Shard
+from localpower.worker.host import MAX_BYTES, result_of
 from localpower.worker.tasks import Task
 
-R = TypeVar("R")
 COMMAND = """
 import sys
 sys.path[:] = sys.argv[3:]
-from localpower.engines.worker import main
+from localpower.engines.child import main
 main(int(sys.argv[1]), int(sys.argv[2]))
 """
 PACKAGE = os.path.join(os.path.dirname(__file__), "..", "..")  # where this package is imported from
@@ -59,7 +43,6 @@ AHEAD = 2  # replies of a worker that wait to be taken
 MOST_PARTS = 512  # of a frame that are written at once; systems have a limit
 PATIENCE = 30.0  # seconds that a worker may take to start, whatever the deadline
 MONTH = 2e6  # seconds, or nearly: systems have a limit
-BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Channel:
@@ -122,12 +105,7 @@ class Channel:
         while not self._replies:
             self._exchange(until)
         self.waiting -= 1
-        reply = self._replies.popleft()
-        if isinstance(reply, Failure) and reply.complaint:
-            raise DataError(reply.complaint)
-        if isinstance(reply, Failure):
-            raise WorkerFailed(f"a task failed on a worker process:\n{reply.traceback}")
-        return reply
+        return self._replies.popleft()
 
     def fit(self) -> bool:
         """Whether the worker can be used again."""
@@ -141,7 +119,7 @@ class Channel:
     def drained(self, until: float) -> bool:
         """Take and forget what is still to come; tell whether the worker can be used again."""
         while self.waiting and self.fit():
-            with suppress(DataError, EngineError, WireError):  # of a peer, perhaps
+            with suppress(EngineError, WireError):  # of a peer, perhaps
                 self.take(until)
         return self.fit()
 
@@ -248,17 +226,17 @@ def _after(parts: list[memoryview], count: int) -> list[memoryview]:
     return []
 
 
-class Processes(Engine):
+class Processes(ClusterEngine):
     """Runs tasks in `size` worker processes; shard i lives in process i modulo `size`."""
 
     latency = 5e-4
     bandwidth = 1e9
+    sum = Engine.sum  # replies come one by one: nothing is added on the way
 
     def __init__(self, size: int | None = None) -> None:
+        super().__init__()
         self._size = size or cores()
         self._channels: list[Channel] = []
-        self._shards: list[Shard] = []
-        self._lasting: Task[Any] | None = None
         self._question = Arena()
         weakref.finalize(self, _kill, self._channels)
 
@@ -266,63 +244,55 @@ class Processes(Engine):
     def size(self) -> int:
         return self._size
 
-    def place(self, shards: Sequence[Shard]) -> None:
-        super().place(shards)
-        self._shards, self._lasting = list(shards), None
-        count = min(self._size, len(shards))
-        idle = [channel for channel in self._channels if channel.idle()][:count]
+    def close(self) -> None:
+        _kill(self._channels)
+        self._question = Arena()
+        super().close()
+
+    def _gather(self, count: int, adopted: bool) -> None:
+        """Use workers that are idle again, and start those that are missing."""
+        workers = min(self._size, count)
+        idle = [channel for channel in self._channels if channel.idle()][:workers]
         _kill([channel for channel in self._channels if channel not in idle])
         self._channels[:] = idle
         for channel in idle:
-            channel.shards = []
             channel.ask(piped(Forget()), 0)
-        while len(self._channels) < count:
+        while len(self._channels) < workers:
             self._channels.append(Channel(self._channels, self._question))
-        for number in range(len(shards)):
-            self._channel(number).shards.append(number)
+        for at, channel in enumerate(self._channels):
+            channel.shards = list(range(at, count, workers))
         for channel in self._channels:
             channel.begin()
-        places = ((number, piped(Place(number, s)), 1) for number, s in enumerate(shards))
-        for _ in self._converse(places, range(len(shards))):
-            pass
 
-    def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
-        numbers = self.numbers(order)
-        if task.persists:
-            self._lasting = task
+    def _hold(self, numbers: Sequence[int]) -> None:
+        places = (
+            (n, piped(Place(n, self._shards[n], self._persisting.get(n))), 1) for n in numbers
+        )
+        for reply in self._converse(places, numbers):
+            result_of(reply)
+
+    def _exchange(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Any]:
         return self._converse(self._questions(task, numbers), numbers)
 
-    def heal(self, numbers: Sequence[int]) -> None:
+    def _lost(self, numbers: Sequence[int]) -> list[int]:
         """Start those workers again that are gone, late, or in the middle of something."""
         until = self._until()
         unfit = [channel for channel in self._channels if not channel.drained(until)]
         again = [self._replaced(channel) for channel in unfit]
         for channel in again:
             channel.begin()
-        until = self._until()
-        for channel in again:
-            for _ in range(channel.waiting):
-                channel.take(until)
+        return [number for channel in again for number in channel.shards]
 
     def _replaced(self, channel: Channel) -> Channel:
-        """Start another worker in place of this, which is sent the same shards."""
+        """Start another worker in place of this."""
         channel.kill()
         again = Channel(self._channels, self._question)
         self._channels[self._channels.index(channel)] = again
         again.shards = channel.shards
-        for number in again.shards:
-            again.ask(piped(Place(number, self._shards[number])), 1)
-            if self._lasting is not None:
-                again.ask(piped(Run(self._lasting.for_shard(number), (number,))), 1)
         return again
 
     def _until(self) -> float:
         return math.inf if self.deadline is None else time.monotonic() + self.deadline
-
-    def close(self) -> None:
-        _kill(self._channels)
-        self._shards, self._question = [], Arena()
-        super().close()
 
     def _channel(self, number: int) -> Channel:
         return self._channels[number % len(self._channels)]
@@ -349,8 +319,6 @@ class Processes(Engine):
 
         Replies that nobody took, of a round that broke off, are thrown away before the next.
         """
-        if not self._channels:
-            raise EngineError("this engine holds no shards: place them first")
         until = self._until()
         if any(channel.waiting or channel.broken for channel in self._channels):
             self.heal(range(len(self.rows)))

@@ -4,24 +4,90 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
 
 from localpower.core.errors import MissingExtra
 from localpower.engines.base import Engine
 
-LOCAL = ("inline", "threads", "processes")  # with a number of workers, but for the first
-REMOTE = ("dask", "ray", "spark", "mpi")  # with an address, or a local one is started
-OBJECTS = {  # what users have open, by the package and name of its type
-    ("distributed", "Client"): "dask",
-    ("mpi4py", "Comm"): "mpi",
-    ("mpi4py", "Intracomm"): "mpi",
-    ("pyspark", "SparkSession"): "spark",
-    ("pyspark", "SparkContext"): "spark",
-}
-NEEDED = {"dask": "distributed", "ray": "ray", "spark": "pyspark", "mpi": "mpi4py"}
+Kind = type | tuple[str, str]  # of what users have open: a class, or its package and name
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What `connect` knows of an engine: how it is made, and what its address may say.
+
+    `factory` is a class, or where one is found, as ``"module:Class"``, so that libraries are
+    imported when they are asked for. `extra` is what to install where that fails.
+    """
+
+    factory: Callable[..., Engine] | str
+    objects: tuple[Kind, ...] = ()
+    extra: str = ""
+    takes_address: bool = False
+    takes_workers: bool = False
+    shared: bool = False
+
+
+_ENGINES = "localpower.engines"
+ROWS = {
+    "inline": Row(f"{_ENGINES}.inline:Inline"),
+    "threads": Row(f"{_ENGINES}.threads:Threads", takes_workers=True),
+    "processes": Row(f"{_ENGINES}.processes:Processes", takes_workers=True),
+    "dask": Row(f"{_ENGINES}.dask:Dask", (("distributed", "Client"),), "dask", True, True),
+    "ray": Row(f"{_ENGINES}.ray:Ray", (), "ray", True, True),
+    "spark": Row(
+        f"{_ENGINES}.spark:Spark",
+        (("pyspark", "SparkSession"), ("pyspark", "SparkContext")),
+        "spark", True, True,
+    ),
+    "mpi": Row(
+        f"{_ENGINES}.mpi:Mpi",
+        (("mpi4py", "Comm"), ("mpi4py", "Intracomm")),
+        "mpi", True, True, shared=True,
+    ),
+}  # fmt: skip
+
+
+def register(
+    name: str,
+    factory: Callable[..., Engine],
+    *,
+    objects: Iterable[Kind] = (),
+    takes_address: bool = False,
+    takes_workers: bool = False,
+    shared: bool = False,
+) -> None:
+    """Let `connect`, and so ``engine=``, know an engine of your own.
+
+    Parameters
+    ----------
+    name
+        What users write: ``engine="name"``.
+    factory
+        A subclass of `localpower.engines.Engine`, or what returns one. It is called without
+        arguments, with ``size=4`` for ``"name:4"`` if `takes_workers`, and with
+        ``address="name://host"`` for that if `takes_address`.
+    objects
+        Classes of what users may have open and give as ``engine=`` instead; the factory is called
+        with ``address=`` the object. A class may be named as ``("package", "Class")``.
+    shared
+        Whether all processes of a job make the same calls, each with its own rows.
+
+    Examples
+    --------
+    >>> import localpower as lp
+    >>> from localpower.engines.threads import Threads
+    >>> lp.engines.register("pair", lambda: Threads(2))
+    >>> lp.connect("pair").size
+    2
+    """
+    if not name.isidentifier():
+        raise ValueError(f"name={name!r} is no name of an engine: take letters, digits and _")
+    ROWS[name] = Row(factory, tuple(objects), "", takes_address, takes_workers, shared)
 
 
 def connect(address: Any) -> Engine:
@@ -53,17 +119,19 @@ def connect(address: Any) -> Engine:
         return address
     if isinstance(address, str):
         name, colon, rest = address.partition(":")
-        size = int(rest) if rest.isdecimal() else 0
-        if name in LOCAL and (not colon or size):
-            return _engine(name)(size) if name != "inline" else _engine(name)()
-        if name in REMOTE and (not colon or size or rest.startswith("//")):
-            return _engine(name)(address if rest.startswith("//") else None, size or None)
-    if (opened := _open(address)) is not None:
-        return _engine(opened)(address, None)
+        row, size = ROWS.get(name), int(rest) if rest.isdecimal() else 0
+        if row and not colon:
+            return _factory(name)()
+        if row and row.takes_workers and size:
+            return _factory(name)(size=size)
+        if row and row.takes_address and rest.startswith("//"):
+            return _factory(name)(address=address)
+    if opened := _open(address):
+        return _factory(opened)(address=address)
     raise ValueError(
-        f"engine={address!r} is not known: take one of {', '.join((*LOCAL, *REMOTE))}, with a "
-        "number of workers as in 'processes:4' or an address as in 'dask://host:8786' if wanted; "
-        "an open Client, SparkSession or communicator; or an engine from localpower.connect"
+        f"engine={address!r} is not known: take one of {', '.join(ROWS)}, with a number of workers "
+        "as in 'processes:4' or an address as in 'dask://host:8786' if wanted; an open Client, "
+        "SparkSession or communicator; or an engine from localpower.connect"
     )
 
 
@@ -72,7 +140,7 @@ def name_of(address: Any) -> str:
     if isinstance(address, str):
         return address
     name = _open(address) or type(address).__name__.lower()
-    return name if name in (*LOCAL, *REMOTE) else "threads"
+    return name if name in ROWS else "threads"
 
 
 def is_shared(address: Any) -> bool:
@@ -80,7 +148,7 @@ def is_shared(address: Any) -> bool:
     if isinstance(address, Engine):
         return address.shared
     name = address.partition(":")[0] if isinstance(address, str) else _open(address)
-    return name == "mpi"
+    return name in ROWS and ROWS[name].shared
 
 
 def abort_peers(address: Any, error: Exception) -> None:
@@ -94,21 +162,25 @@ def abort_peers(address: Any, error: Exception) -> None:
             connect(address).run_on_coordinator(fail, fail, fail)
 
 
-def _open(given: Any) -> str | None:
-    """Name the engine of what the user has open."""
-    kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(given).__mro__)
-    return next((OBJECTS[kind] for kind in kinds if kind in OBJECTS), None)
+def _open(given: Any) -> str:
+    """Name the engine of what the user has open; nothing if there is none."""
+    kinds: set[Kind] = set(type(given).__mro__)
+    kinds |= {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(given).__mro__}
+    return next((name for name, row in ROWS.items() if not kinds.isdisjoint(row.objects)), "")
 
 
-def _engine(name: str) -> Callable[..., Engine]:
+def _factory(name: str) -> Callable[..., Engine]:
+    factory, extra = ROWS[name].factory, ROWS[name].extra
+    if not isinstance(factory, str):
+        return factory
+    module, _, kind = factory.partition(":")
     try:
-        module = import_module(f"localpower.engines.{name}")
+        found: Callable[..., Engine] = getattr(import_module(module), kind)
     except ImportError as error:
-        if name in LOCAL or (error.name or "").partition(".")[0] == "localpower":
+        if not extra or (error.name or "").partition(".")[0] == "localpower":
             raise
-        raise MissingExtra(f"engine={name!r}", name) from error
-    kind: Callable[..., Engine] = getattr(module, name.title())
-    return kind
+        raise MissingExtra(f"engine={name!r}", extra) from error
+    return found
 
 
 @contextmanager

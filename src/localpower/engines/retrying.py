@@ -22,16 +22,9 @@ from localpower.core.linalg import Array
 from localpower.core.rounding import finite, from_wire
 from localpower.engines.base import Engine
 from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.replies import MeasuredReply, Rows
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import (
-    LeftVectors,
-    Measure,
-    MeasuredReply,
-    PowerSteps,
-    Rows,
-    Shapes,
-    Task,
-)
+from localpower.worker.tasks import LeftVectors, Measure, PowerSteps, Shapes, Task
 
 R = TypeVar("R")
 

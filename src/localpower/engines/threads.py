@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
+from localpower.core.machine import cores
 from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
 from localpower.worker.local_matrix import LocalMatrix
@@ -16,14 +16,6 @@ from localpower.worker.shard import Shard
 from localpower.worker.tasks import Task
 
 R = TypeVar("R")
-
-
-def cores() -> int:
-    """Count the cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
 
 
 class Threads(Engine):

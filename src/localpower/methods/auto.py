@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from localpower.core.text import size
 from localpower.engines.base import Engine
-from localpower.methods.base import REGISTRY, Method, Start, register, width_option, wire_option
+from localpower.methods.base import REGISTRY, Method, Start, width_option, wire_option
 from localpower.methods.costs import Problem, costs, explain
 from localpower.methods.exact import TSQR
 from localpower.methods.local_power import LocalPower
@@ -42,13 +42,7 @@ class Auto(Method):
 
     about: ClassVar[str] = "the one that is predicted to be cheapest"
 
-    @property
-    def name(self) -> str:
-        """The short form."""
-        return "auto"
-
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """A run asks `choose` first, and takes the states of what that returns."""
         raise NotImplementedError("choose a method first")
 
     def candidates(self) -> list[Method]:
@@ -86,6 +80,3 @@ class Auto(Method):
             merged = LocalRitz(start=f"merged:{problem.rows}", width=self.width, wire=self.wire)
             others = [merged]
         return Choice(method, why, cost.rounds, tuple(others))
-
-
-register("auto", Auto)

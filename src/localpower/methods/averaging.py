@@ -15,10 +15,11 @@ import numpy as np
 from localpower.core.alignment import to_first
 from localpower.core.linalg import Array, fold, pad_basis
 from localpower.engines.base import Engine
-from localpower.methods.base import Method, Start, choice, register
+from localpower.methods.base import Method, Start, choice
 from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.state import State
-from localpower.worker.tasks import Product, TopVectors
+from localpower.worker.replies import Product
+from localpower.worker.tasks import TopVectors
 
 
 def uda(engine: Engine, rank: int) -> Iterator[State]:
@@ -62,10 +63,10 @@ def _padded(V: Array, rank: int) -> Array:
     return np.pad(V, ((0, 0), (0, rank - V.shape[1])))
 
 
-KINDS: dict[str, tuple[str, Callable[[Engine, int], Iterator[State]]]] = {
-    "uda": ("uda", uda),
-    "wda": ("wda", wda),
-    "aligned": ("aligned_average", aligned_average),
+KINDS: dict[str, Callable[[Engine, int], Iterator[State]]] = {
+    "uda": uda,
+    "wda": wda,
+    "aligned": aligned_average,
 }
 
 
@@ -84,14 +85,8 @@ class Averaging(Method):
     about: ClassVar[str] = "each shard's own eigenvectors, averaged in one round"
     compared: ClassVar[tuple[dict[str, object], ...]] = ({},)
 
-    @property
-    def name(self) -> str:
-        """The short form."""
-        return KINDS[self.kind][0]
-
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield the one state."""
-        return KINDS[self.kind][1](engine, start.rank)
+        return KINDS[self.kind](engine, start.rank)
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """One round of vectors, and their values if they are weighted."""
@@ -100,7 +95,3 @@ class Averaging(Method):
         records = [problem.round("TopVectors", 0, up)]
         flops = 20 * problem.product(problem.rank)
         return Estimate(records, flops, "does not reach a tolerance", False)
-
-
-for kind, (name, _) in KINDS.items():
-    register(name, Averaging, kind=kind)

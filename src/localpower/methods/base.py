@@ -146,9 +146,12 @@ class Method(ABC):
     compared: ClassVar[tuple[Mapping[str, Any], ...]] = ()
 
     @property
-    @abstractmethod
     def name(self) -> str:
-        """The short form."""
+        """The short form that it is registered with."""
+        for name, form in REGISTRY.items():
+            if form.kind is type(self) and form.fits(self):
+                return name
+        return type(self).__name__
 
     @abstractmethod
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
@@ -231,7 +234,9 @@ class Method(ABC):
 
 
 def written(value: Any) -> str:
-    """The text of an option, as `method_from` reads it."""
+    """The text of an option, as `method_from` reads it; dots stand for a function."""
+    if callable(value):
+        return "..."
     if isinstance(value, set | frozenset | list | tuple):
         return "{" + ",".join(map(str, sorted(value))) + "}"
     return value if isinstance(value, str) else repr(value)
@@ -243,6 +248,10 @@ class Form:
 
     kind: type[Method]
     fixed: Mapping[str, Any]
+
+    def fits(self, method: Method) -> bool:
+        """Whether a method has the options that are fixed."""
+        return all(getattr(method, name) == value for name, value in self.fixed.items())
 
     def options(self) -> dict[str, Field[Any]]:
         """Options that may be given, by name."""
@@ -257,19 +266,24 @@ class Form:
         known, given = self.options(), {}
         for part in split(text, r",\s*(?=\w+\s*=)"):
             key, equals, value = part.partition("=")
-            if key.strip() not in known or not equals:
-                raise ValueError(f"{part!r} is not an option of it: {_options_text(known)}")
-            entry = known[key.strip()]
+            name = key.strip()
+            if name not in known or not equals:
+                raise ValueError(f"{part!r} is not an option of it: {_options_text(known, name)}")
+            about = known[name].metadata
             try:
-                given[entry.name] = entry.metadata["parse"](value.strip())
+                given[name] = about["parse"](value.strip())
             except ValueError:
-                expected = getattr(entry.metadata["parse"], "__name__", "value")
-                raise ValueError(f"{part!r} needs a value of type {expected}") from None
+                number = about["parse"] is int
+                wanted = "must be a whole number" if number else f"cannot be read: {about['help']}"
+                raise ValueError(f"{part!r} {wanted}") from None
         return self.build(**given)
 
 
-def _options_text(known: Mapping[str, Field[Any]]) -> str:
-    return f"take some of {', '.join(known)}" if known else "it takes none"
+def _options_text(known: Mapping[str, Field[Any]], name: str) -> str:
+    """The options that there are, and the methods that have the one that is not among them."""
+    own = f"take some of {', '.join(known)}" if known else "it takes none"
+    others = [each for each, form in REGISTRY.items() if name in form.options()]
+    return f"{own}; {name} is one of {', '.join(others)}" if others and name not in known else own
 
 
 REGISTRY: dict[str, Form] = {}

@@ -24,7 +24,7 @@ import numpy as np
 from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
 from localpower.core.linalg import Array
 from localpower.engines.base import Engine
-from localpower.methods.base import Method, Start, register, width_option
+from localpower.methods.base import Method, Start, width_option
 from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.local_ritz import round_flops
 from localpower.methods.search import (
@@ -101,22 +101,15 @@ class BlockLanczos(Method):
     state_type: ClassVar[type[State]] = LanczosState
 
     @property
-    def name(self) -> str:
-        """The short form."""
-        return "block_lanczos"
-
-    @property
     def only_sums(self) -> bool:
         """Products are added."""
         return True
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield the state after every round."""
         block = min(BLOCK, start.width) if start.state is None else start.width
         return block_lanczos(engine, start.begin(engine), start.rank, block, start.doubt)
 
     def workspace(self, columns: int, width: int) -> float:
-        """The search space besides."""
         return (6 + RESTART + 1) * columns * width * 8
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
@@ -133,9 +126,6 @@ class BlockLanczos(Method):
         records = [plain] * early + [probed] * (rounds - early)
         work = problem.product(wide) + wide / problem.width * round_flops(problem)
         return Estimate(records, rounds * work)
-
-
-register("block_lanczos", BlockLanczos)
 
 
 def block_lanczos(

@@ -17,10 +17,11 @@ import numpy as np
 from localpower.core.certificate import ROUNDING, Certificate, Known, certify_factor
 from localpower.core.linalg import EIGH_COLUMNS, Array, lanczos, pad_basis
 from localpower.engines.base import Engine
-from localpower.methods.base import Method, Start, register
+from localpower.methods.base import Method, Start
 from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.state import State
-from localpower.worker.tasks import GramTriangle, LocalTriangle, unpacked
+from localpower.worker.replies import unpacked
+from localpower.worker.tasks import GramTriangle, LocalTriangle
 
 LARGEST_LOSS = 1e-14  # tolerance below which a Gram matrix has lost too many digits
 NEARLY = 1e-6  # how much above the last eigenvalue found the others are proven to be at most
@@ -62,11 +63,9 @@ class _Exact(Method):
     compared: ClassVar[tuple[dict[str, object], ...]] = ({},)
 
     def workspace(self, columns: int, width: int) -> float:
-        """Some matrices of d x d."""
         return 4.0 * columns**2 * 8
 
     def largest(self, columns: int, rank: int) -> int:
-        """The matrix itself."""
         return columns**2
 
 
@@ -78,17 +77,11 @@ class Gram(_Exact):
     squares: ClassVar[bool] = True
 
     @property
-    def name(self) -> str:
-        """The short form."""
-        return "gram"
-
-    @property
     def only_sums(self) -> bool:
         """Triangles are added."""
         return True
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield the one state."""
         return gram(engine, start.rank)
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
@@ -107,13 +100,7 @@ class TSQR(_Exact):
     about: ClassVar[str] = "one round of d(d+1)/2 words; all digits"
     state_type: ClassVar[type[State]] = FactoredState
 
-    @property
-    def name(self) -> str:
-        """The short form."""
-        return "tsqr"
-
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield the one state."""
         return tsqr(engine, start.rank)
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
@@ -122,10 +109,6 @@ class TSQR(_Exact):
         merges = (len(problem.sizes) - 1) * 10 / 3 * d**3
         records = [problem.round("LocalTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
         return Estimate(records, 2 * d * problem.share + merges + 9.0 * d**3)
-
-
-register("gram", Gram)
-register("tsqr", TSQR)
 
 
 def gram(engine: Engine, rank: int) -> Iterator[State]:

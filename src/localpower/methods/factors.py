@@ -17,7 +17,8 @@ from localpower.core.certificate import ROUNDING
 from localpower.core.linalg import Array
 from localpower.engines.base import Engine
 from localpower.methods.scaling import Columns
-from localpower.worker.tasks import Factor, LeftVectors, Rows, Scatter, Triangle, unpacked
+from localpower.worker.replies import Factor, Rows, unpacked
+from localpower.worker.tasks import LeftVectors, Scatter, Triangle
 
 ZERO = 32  # units of eps·√n of the largest singular value, up to which one is zero
 

@@ -28,7 +28,6 @@ from localpower.methods.base import (
     Start,
     choice,
     option,
-    register,
     width_option,
     wire_option,
 )
@@ -36,7 +35,8 @@ from localpower.methods.costs import MOST_ROUNDS, Decay, Estimate, Problem
 from localpower.methods.rounding import WireRounding
 from localpower.methods.schedule import Adaptive, Function, Schedule, constant, parse, read, settled
 from localpower.methods.state import Doubt, State
-from localpower.worker.tasks import PowerSteps, Product
+from localpower.worker.replies import Product
+from localpower.worker.tasks import PowerSteps
 
 STEPS = 4  # local steps of a round
 FORESEEN = 10_000  # rounds that the choice of the kernel looks ahead
@@ -108,11 +108,6 @@ class LocalPower(Method):
     compared: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"schedule": "halving"})
 
     @property
-    def name(self) -> str:
-        """The short form."""
-        return "local_power"
-
-    @property
     def only_sums(self) -> bool:
         """Only where workers align: the server would need each product."""
         return self.align_at == "worker" or self.align == "none"
@@ -123,12 +118,10 @@ class LocalPower(Method):
         return not callable(self.schedule)
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield the state after every round."""
         schedule = parse(self.schedule, self.steps)
         return _iterate(engine, start, schedule, self.align, self.align_at, self.wire)
 
     def products(self, rounds: int) -> int:
-        """Steps of all rounds; a user's function is not called before its time."""
         schedule, rounds = parse(self.schedule, self.steps), min(rounds, FORESEEN)
         if isinstance(schedule, Function):
             return self.steps * rounds
@@ -158,21 +151,14 @@ class PowerIteration(Method):
     compared: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
     @property
-    def name(self) -> str:
-        """The short form."""
-        return "dpi"
-
-    @property
     def only_sums(self) -> bool:
         """Products are added."""
         return True
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield the state after every round."""
         return _iterate(engine, start, constant(1), "none", "server", self.wire)
 
     def products(self, rounds: int) -> int:
-        """One a round."""
         return rounds
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
@@ -195,24 +181,17 @@ class OneShot(Method):
     about: ClassVar[str] = "one round of LocalPower, with many steps"
 
     @property
-    def name(self) -> str:
-        """The short form."""
-        return "one_shot"
-
-    @property
     def only_sums(self) -> bool:
         """Only where workers align."""
         return self.align_at == "worker" or self.align == "none"
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield the one state."""
         schedule = {0: self.steps}
         return _iterate(
             engine, start, lambda t: schedule.get(t, 0), self.align, self.align_at, "float64"
         )
 
     def products(self, rounds: int) -> int:
-        """All steps are in the one round."""
         return self.steps
 
 
@@ -232,11 +211,6 @@ def _iterate(
         doubt=start.doubt,
         rounding=rounding,
     )
-
-
-register("local_power", LocalPower)
-register("dpi", PowerIteration)
-register("one_shot", OneShot)
 
 
 def local_power(

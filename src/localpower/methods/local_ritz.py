@@ -21,7 +21,6 @@ from localpower.methods.base import (
     Start,
     choice,
     option,
-    register,
     width_option,
     wire_option,
 )
@@ -67,7 +66,6 @@ class _Ritz(Method):
     compared: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
     def workspace(self, columns: int, width: int) -> float:
-        """The search space and its image besides."""
         return (6 + 2 * RESTART) * columns * width * 8
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
@@ -129,17 +127,11 @@ class LocalRitz(_Ritz):
     about: ClassVar[str] = "certified in a handful of rounds"
 
     @property
-    def name(self) -> str:
-        """The short form."""
-        return "local_ritz"
-
-    @property
     def only_sums(self) -> bool:
         """Neither a merged start nor an exchange with one shard."""
         return self.start == "random" and "anchor" not in self.proposal
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield the state after every round."""
         return self._iterate(engine, start, self.proposal, self.steps)
 
 
@@ -154,22 +146,12 @@ class BlockKrylov(_Ritz):
     about: ClassVar[str] = "block Krylov: the same without local work"
 
     @property
-    def name(self) -> str:
-        """The short form."""
-        return "block_krylov"
-
-    @property
     def only_sums(self) -> bool:
         """Not with a merged start."""
         return self.start == "random"
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield the state after every round."""
         return self._iterate(engine, start, "residual", 1)
-
-
-register("local_ritz", LocalRitz)
-register("block_krylov", BlockKrylov)
 
 
 def rounds_after_merging(decay: Decay) -> int:

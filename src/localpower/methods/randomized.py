@@ -10,7 +10,7 @@ import numpy as np
 
 from localpower.core.linalg import orth, pad_basis
 from localpower.engines.base import Engine
-from localpower.methods.base import Method, Start, register
+from localpower.methods.base import Method, Start
 from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.factors import split_rows, triangles
 from localpower.methods.state import State
@@ -54,17 +54,10 @@ class RandomizedSVD(Method):
     about: ClassVar[str] = "distributed randomised SVD, three rounds"
     compared: ClassVar[tuple[dict[str, object], ...]] = ({},)
 
-    @property
-    def name(self) -> str:
-        """The short form."""
-        return "dr_svd"
-
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        """Yield a state after each of its rounds; the last is the answer."""
         return dr_svd(engine, start.rank, start.rng)
 
     def largest(self, columns: int, rank: int) -> int:
-        """The sketch."""
         return columns * sketch_width(columns, rank)
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
@@ -78,6 +71,3 @@ class RandomizedSVD(Method):
         ]
         flops = 3 * problem.product(wide)
         return Estimate(records, flops, "does not reach a tolerance", False)
-
-
-register("dr_svd", RandomizedSVD)

@@ -46,7 +46,8 @@ from localpower.methods.search import (
     outside,
 )
 from localpower.methods.state import Doubt, State
-from localpower.worker.tasks import LeadingFactor, PowerSteps, Product, Proposal, Refine
+from localpower.worker.replies import Product, Proposal
+from localpower.worker.tasks import LeadingFactor, PowerSteps, Refine
 
 PROPOSALS = ("residual", "anchor", "all", "anchor+residual", "all+residual")
 STARTS = ("merged", "random")

@@ -19,8 +19,8 @@ from itertools import groupby, product, zip_longest
 from pathlib import Path
 from typing import Any
 
+from localpower.core.machine import cores
 from localpower.engines.blas import one_blas_thread
-from localpower.engines.threads import cores
 from localpower.paper import datasets as registry
 from localpower.paper import theory
 from localpower.paper.grams import Grams

@@ -23,9 +23,10 @@ import numpy as np
 
 from localpower.core.errors import WireError
 from localpower.core.ledger import Ledger, Round, parts
-from localpower.worker import tasks
+from localpower.worker import replies, tasks
 from localpower.worker.moments import Moments
-from localpower.worker.shard import Shard, Stored, StoredCSR, check_compressed
+from localpower.worker.shard import Shard
+from localpower.worker.stored import Stored, StoredCSR, check_compressed
 
 MAGIC = b"LPW3"
 PREFIX = struct.Struct("<4sII")
@@ -51,10 +52,10 @@ MESSAGES: dict[str, type] = {
     for kind in (
         *(tasks.Describe, tasks.Prepare, tasks.PowerSteps, tasks.Triangle, tasks.LeftVectors),
         *(tasks.ProjectRows, tasks.TopVectors, tasks.Refine),
-        *(tasks.GramTriangle, tasks.LocalTriangle, tasks.Measure, tasks.MeasuredReply),
-        *(Moments, tasks.Done, tasks.Kernel, tasks.Product, tasks.Factor, tasks.Rows),
-        *(tasks.Eigenvectors, tasks.Proposal, tasks.PackedSum, tasks.PackedTriangle),
-        *(tasks.LeadingFactor, tasks.LowRank),
+        *(tasks.GramTriangle, tasks.LocalTriangle, tasks.Measure, replies.MeasuredReply),
+        *(Moments, replies.Done, replies.Kernel, replies.Product, replies.Factor, replies.Rows),
+        *(replies.Eigenvectors, replies.Proposal, replies.PackedSum, replies.PackedTriangle),
+        *(tasks.LeadingFactor, replies.LowRank),
         *(Shard, Stored, StoredCSR, Ledger, Round),
     )
 }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
-from localpower.data.arrow import (
-    arrow_blocks,
+from localpower.data.blocks import (
+    Block,
+    Options,
     block_rows,
     check_columns,
-    column_blocks,
+    choose,
     missing_value,
-    precision,
+    no_label,
+    refuse_twins,
     text_labels,
 )
-from localpower.data.blocks import BLOCK_BYTES, Block, Options, choose, refuse_twins
-from localpower.worker.shard import check_compressed, join_columns, once
+from localpower.data.readers.arrow import arrow_blocks, column_blocks
+from localpower.data.readers.matrix import Columns, columns_of, matrix_blocks
+from localpower.worker.shard import join_columns
 
 KINDS = {
     ("pandas", "DataFrame"): "pandas",
@@ -34,8 +36,6 @@ KINDS = {
     ("dask.dataframe", "DataFrame"): "dask frame",
     ("dask_expr", "DataFrame"): "dask frame",
 }
-IDENTITY = re.compile(r"(?i:(^|[\W_])(id|uuid|index))\W*$|[a-z]I[Dd]$")  # customer_id, userID
-NOT_FEATURES = {"label", "labels", "target", "class", "y", "outcome", "id", "index", "unnamed: 0"}
 
 
 def is_frame(data: Any) -> bool:
@@ -70,86 +70,6 @@ def frame_names(data: Any) -> tuple[str, ...] | None:
     if kind in ("pandas", "polars", "dask frame"):
         return tuple(map(str, data.columns))
     return tuple(data.schema.names) if kind == "arrow" else None
-
-
-def label_hint(names: Sequence[str] | None, counting: Sequence[int] = ()) -> str | None:
-    """Say which columns look as if they were no features: by their names, or as they count rows."""
-    found = [
-        name
-        for number, name in enumerate(names or ())
-        if name.strip().lower() in NOT_FEATURES or IDENTITY.search(name) or number in counting
-    ]
-    if not found:
-        return None
-    named = ", ".join(map(repr, found))
-    look = "looks like a label or a row number, not a feature; leave it"
-    if len(found) > 1:
-        look = "look like labels or row numbers, not features; leave them"
-    return (
-        f"column{'s' * (len(found) > 1)} {named} {look} out with drop=[{named}], or with "
-        f"label={found[-1]!r} if that is one"
-    )
-
-
-def matrix_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:
-    """Cut rows in memory, dense or scipy sparse, into blocks; dense ones are views if they can."""
-    if hasattr(matrix, "tocsr"):
-        yield from _sparse_blocks(matrix, columns)
-        return
-    step = block_rows(len(columns.taken), columns.dtype)
-    for start in range(0, matrix.shape[0], step):
-        part = matrix[start : start + step]
-        with np.errstate(over="ignore", invalid="ignore"):  # infinity is found by a later check
-            rows = np.ascontiguousarray(columns.of(part), dtype=columns.dtype)
-        yield Block(rows, None if columns.label is None else part[:, columns.label].copy())
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Which of a matrix's `count` columns are taken, which one labels, and the rows' precision."""
-
-    count: int
-    taken: list[int]
-    label: int | None
-    dtype: np.dtype[Any]
-
-    def of(self, rows: Any) -> Any:
-        """The columns taken."""
-        return rows if self.taken == list(range(self.count)) else rows[:, self.taken]
-
-    def empty(self) -> Block:
-        """A block without rows."""
-        return Block(np.empty((0, len(self.taken)), self.dtype))
-
-
-def columns_of(count: int, dtype: Any, options: Options, where: Any) -> Columns:
-    """Choose columns of a matrix by number."""
-    if np.dtype(dtype).kind not in "fiub":
-        raise DataError(
-            f"{where} has dtype {dtype}, not real numbers: leave out or encode what is no number"
-        )
-    taken, label = choose(None, count, options, where)
-    check_columns([], len(taken), where)
-    return Columns(count, taken, label, precision([dtype], options))
-
-
-def _sparse_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:
-    from scipy.sparse import csr_array
-
-    if hasattr(matrix, "indptr"):
-        check_compressed(matrix)
-    csr = once(matrix) if matrix.dtype.kind == "b" else csr_array(matrix)
-    row_bytes = max(1, csr.nnz * (csr.dtype.itemsize + 4) // max(1, csr.shape[0]))
-    step = max(1, BLOCK_BYTES // row_bytes)
-    for start in range(0, csr.shape[0], step):
-        part = csr[start : start + step]
-        labels = None if columns.label is None else part[:, [columns.label]].toarray().ravel()
-        with np.errstate(over="ignore", invalid="ignore"):
-            rows = csr_array(columns.of(part).astype(columns.dtype))
-        rows.sum_duplicates()
-        if max(rows.nnz, rows.shape[1]) < np.iinfo(np.int32).max:  # what compiled kernels take
-            rows.indices, rows.indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
-        yield Block(rows, labels)
 
 
 def _kind(data: Any) -> str | None:
@@ -190,7 +110,7 @@ def _plan(names: list[str], dtypes: list[Any], options: Options, where: str) -> 
         taken,
         label,
         "" if label is None else names[label],
-        precision([kind for kind in kinds.values() if kind is not None], options),
+        options.work_type(kind for kind in kinds.values() if kind is not None),
         all(_is_sparse(dtypes[i]) for i in taken),
     )
 
@@ -221,12 +141,12 @@ def _pandas_rows(frame: Any, plan: _Plan, row: int) -> Iterator[Block]:
         return
     whole = _whole(frame, plan)
     if whole is not None:
-        step = block_rows(len(plan.taken), plan.dtype)
+        step = block_rows(len(plan.taken) * plan.dtype.itemsize)
         for start in range(0, max(1, len(whole)), step):
             tags = None if labels is None else labels[start : start + step]
             yield Block(whole[start : start + step], tags, plan.names)
         return
-    columns = [_PandasColumn.of(frame.iloc[:, i], plan, row) for i in plan.taken]
+    columns = [_pandas_column(frame.iloc[:, i], plan, row) for i in plan.taken]
     yield from column_blocks([(columns, labels)], plan.names, plan.dtype)
 
 
@@ -251,26 +171,28 @@ def _pandas_sparse(frame: Any, plan: _Plan, labels: NDArray[Any] | None) -> Iter
 
 
 @dataclass(frozen=True, slots=True)
-class _PandasColumn:
-    """A column of nullable or sparse numbers, converted a slice at a time."""
+class _Column:
+    """A column that is converted a slice at a time, by `convert`."""
 
     series: Any
-
-    @classmethod
-    def of(cls, series: Any, plan: _Plan, row: int) -> Any:
-        if isinstance(series.dtype, np.dtype):
-            return series.to_numpy()
-        if type(series.dtype).__name__ != "SparseDtype" and series.hasnans:
-            first = int(np.argmax(series.isna().to_numpy()))
-            raise missing_value(plan.where, row + first, str(series.name))
-        return cls(series)
+    convert: Callable[[Any], Any]
 
     def __len__(self) -> int:
         return len(self.series)
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        part = self.series.iloc[rows]
-        return np.asarray(part.to_numpy(dtype=_number_type(part.dtype)))
+        return np.asarray(self.convert(self.series[rows]))
+
+
+def _pandas_column(series: Any, plan: _Plan, row: int) -> Any:
+    """A column of plain numbers as it is; nullable or sparse ones are converted."""
+    if isinstance(series.dtype, np.dtype):
+        return series.to_numpy()
+    if type(series.dtype).__name__ != "SparseDtype" and series.hasnans:
+        first = int(np.argmax(series.isna().to_numpy()))
+        raise missing_value(plan.where, row + first, str(series.name))
+    kind = _number_type(series.dtype)
+    return _Column(series.array, lambda part: part.to_numpy(dtype=kind))
 
 
 def _pandas_label(series: Any, plan: _Plan, row: int) -> NDArray[Any]:
@@ -285,10 +207,7 @@ def _pandas_label(series: Any, plan: _Plan, row: int) -> NDArray[Any]:
         return text_labels(values, plan.where)
     labels = np.array(values)
     if labels.dtype.kind not in "fiub":
-        raise DataError(
-            f"{plan.where}: column {plan.label_name!r} ({series.dtype}) cannot be a label; give a "
-            "column of text or numbers"
-        )
+        raise no_label(plan.where, plan.label_name, series.dtype)
     return labels
 
 
@@ -299,20 +218,17 @@ def _polars(frame: Any, options: Options, where: str) -> Iterator[Block]:
     number = [bool(dtype.is_numeric() or dtype == pl.Boolean) for dtype in dtypes]
     check_columns([(names[i], str(dtypes[i])) for i in taken if not number[i]], len(taken), where)
     if label is not None and not number[label] and not _polars_text(pl, dtypes[label]):
-        raise DataError(
-            f"{where}: column {names[label]!r} ({dtypes[label]}) cannot be a label; give a column "
-            "of text or numbers"
-        )
+        raise no_label(where, names[label], dtypes[label])
     for i in [*taken, *([] if label is None else [label])]:
         if frame[:, i].null_count():
             raise missing_value(where, int(frame[:, i].is_null().arg_max()), names[i])
     narrow = all(str(dtypes[i]) in ("Float16", "Float32") for i in taken)
-    dtype = precision([np.float32 if narrow else np.float64], options)
-    columns = [_PolarsColumn(frame[:, i]) for i in taken]
+    dtype = options.work_type([np.float32 if narrow else np.float64])
+    columns = [_Column(frame[:, i], _polars_numbers) for i in taken]
     labels = None
     if label is not None:
         series = frame[:, label]
-        labels = _PolarsColumn(series)[:] if number[label] else text_labels(series.to_list(), where)
+        labels = _polars_numbers(series) if number[label] else text_labels(series.to_list(), where)
     return column_blocks([(columns, labels)], tuple(names[i] for i in taken), dtype)
 
 
@@ -320,20 +236,10 @@ def _polars_text(pl: Any, dtype: Any) -> bool:
     return any(dtype == kind for kind in (pl.String, pl.Categorical, pl.Enum))
 
 
-@dataclass(frozen=True, slots=True)
-class _PolarsColumn:
-    """A column without nulls, taken a slice at a time: its chunks are joined slice by slice."""
-
-    series: Any
-
-    def __len__(self) -> int:
-        return len(self.series)
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        part = self.series[rows]
-        if part.dtype.is_decimal() or "128" in str(part.dtype):
-            part = part.cast(sys.modules["polars"].Float64)
-        return np.asarray(part.to_numpy())
+def _polars_numbers(part: Any) -> Any:
+    if part.dtype.is_decimal() or "128" in str(part.dtype):
+        part = part.cast(sys.modules["polars"].Float64)
+    return part.to_numpy()
 
 
 def _dask_array(array: Any, options: Options, where: str) -> Iterator[Block]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-import os
 import sys
 import zlib
 from collections import deque
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
-from localpower.data.memory import available
+from localpower.core.machine import available, cores
 from localpower.worker.kernels import occurrences
 
 CHUNK = 1 << 21  # bytes of text that are parsed at once
@@ -75,7 +74,7 @@ def count_lines(data: bytes) -> int:
 
 def parse_in_order(parse: Callable[[Chunk], T], chunks: Iterator[Chunk]) -> Iterator[T]:
     """Parse chunks in a few threads, so many at a time, and yield or raise in the file's order."""
-    threads = min(MAX_THREADS, _cpus()) if available() > LITTLE else 1
+    threads = min(MAX_THREADS, cores()) if arrow() is not None else 1  # else Python does the work
     pool = ThreadPoolExecutor(threads)
     ahead: deque[Future[T]] = deque()
     try:
@@ -99,12 +98,6 @@ def _jobs(parse: Callable[[Chunk], T], chunks: Iterator[Chunk]) -> Iterator[Call
 
 def _fail(error: Exception) -> NoReturn:
     raise error
-
-
-def _cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def show(word: bytes | str) -> str:

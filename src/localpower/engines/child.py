@@ -1,4 +1,4 @@
-"""A worker process: reads messages from standard input, holds shards, writes replies.
+"""The program of a worker process: messages from standard input to a `ShardHost`, and replies.
 
 Started by `localpower.engines.processes`. It ends when its input does, which is also what happens
 when the coordinator dies.
@@ -10,31 +10,29 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any, BinaryIO
 
-from localpower.core.errors import DataError
 from localpower.engines.arena import Arena
 from localpower.worker import wire
-from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.host import MAX_BYTES, ShardHost
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import Done, Task
+from localpower.worker.tasks import Task
 
 READY = b"\n<localpower worker>\n"  # comes after whatever was printed while Python started
 PIPED, SHARED = b"\0", b"\1"  # a frame follows, or is in the arena
-MAX_BYTES = 1 << 44  # the coordinator is our own parent: only nonsense is refused
 
 
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """Hold this shard; replied to by `Done`."""
+    """Hold this shard, and repeat on it the task that persists; replied to by `Done`."""
 
     number: int
     shard: Shard
+    persisting: Task[Any] | None
 
 
 @wire.register
@@ -52,15 +50,6 @@ class Run:
     numbers: tuple[int, ...]
 
 
-@wire.register
-@dataclass(frozen=True, slots=True, eq=False)
-class Failure:
-    """What a worker replies when a task raised; `complaint` if it was about the data."""
-
-    traceback: str
-    complaint: str = ""
-
-
 def piped(message: Any) -> Iterator[bytes | memoryview]:
     """What goes through a pipe for a message: that its frame follows, and the frame."""
     yield PIPED
@@ -75,7 +64,7 @@ def shared(message: Any, arena: Arena) -> Sequence[bytes | memoryview]:
 
 def serve(incoming: BinaryIO, outgoing: BinaryIO, question: Arena, answer: Arena) -> None:
     """Answer messages until the input ends."""
-    matrices: dict[int, LocalMatrix] = {}
+    host = ShardHost("on a worker process")
 
     def reply(content: Any) -> None:
         for part in shared(content, answer):
@@ -84,13 +73,12 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO, question: Arena, answer: Arena
 
     def obey(message: Any) -> None:
         if isinstance(message, Forget):
-            matrices.clear()
+            host.forget()
         elif isinstance(message, Place):
-            matrices[message.number] = LocalMatrix(message.shard)
-            reply(Done())
+            reply(host.hold(message.number, message.shard, persisting=message.persisting))
         else:
-            for number in filter(matrices.__contains__, message.numbers):
-                reply(_outcome(message.task, matrices[number]))
+            for number in filter(host.numbers().__contains__, message.numbers):
+                reply(host.run(number, message.task))
 
     while where := incoming.read(1):
         try:  # the message is nobody's after that: the next may be long in coming
@@ -100,15 +88,6 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO, question: Arena, answer: Arena
                 obey(wire.receive(incoming, MAX_BYTES, files=True))
         except EOFError:
             return
-
-
-def _outcome(task: Task[Any], matrix: LocalMatrix) -> Any:
-    try:
-        return task(matrix)
-    except DataError as error:
-        return Failure(traceback.format_exc(), str(error))
-    except Exception:
-        return Failure(traceback.format_exc())
 
 
 def _leave_with_parent(parent: int) -> None:

@@ -1,15 +1,17 @@
-"""What is given as data and is none, and how to make some of it."""
+"""What kind of thing is given as data; what is none, and how to make some of it."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from localpower.core.errors import DataError
+from localpower.data.readers.frames import is_frame
 
 ROWS = "give an array, a data frame, the path of a file, or a list of such"
 EXCEL = "open it with pandas.read_excel, and give the frame; or save it as CSV"
@@ -36,8 +38,60 @@ FILES = {
     ".mtx": ("a file of Matrix Market", "open it with scipy.io.mmread, and give the matrix"),
     ".pdf": ("a PDF", "give the file that its tables are from"),
 }  # fmt: skip
+CLUSTERS = {
+    "dask": "dask",
+    "dask_expr": "dask",
+    "distributed": "dask",
+    "ray": "ray",
+    "pyspark": "spark",
+}  # packages whose data an engine can work on where they are
 ALWAYS = {".pkl", ".pickle", ".joblib"}  # also where they are text
 MARKUP = b"{", b"[", b"<", b"%%MatrixMarket"
+
+
+def is_list_of_blocks(data: Any) -> bool:
+    """Tell a list of matrices or paths from a matrix written as a list of rows."""
+    return isinstance(data, list | tuple) and any(
+        is_path(block) or is_frame(block) or getattr(block, "ndim", 0) == 2 for block in data
+    )
+
+
+def is_path(data: Any) -> bool:
+    """Tell a path from data."""
+    return isinstance(data, str | os.PathLike)
+
+
+def is_stream(data: Any) -> bool:
+    """Tell a generator or another iterable of blocks from a matrix."""
+    known = isinstance(data, list | tuple | np.ndarray | Mapping | bytes) or is_path(data)
+    array = any(hasattr(data, name) for name in ("__array__", "tocsr", "__array_interface__"))
+    return not known and not array and not is_frame(data) and isinstance(data, Iterable)
+
+
+def is_function(data: Any) -> bool:
+    """Tell a function that returns the rows of a shard."""
+    array = any(hasattr(data, name) for name in ("__array__", "tocsr", "shape"))
+    return callable(data) and not array
+
+
+def is_remote(data: Any) -> bool:
+    """Tell what belongs to a cluster, or a list that begins with such."""
+    parts = data[:1] if isinstance(data, list | tuple) else [data]
+    return any(_package(part) in CLUSTERS for part in parts)
+
+
+def _package(part: Any) -> str:
+    return type(part).__module__.partition(".")[0]
+
+
+def refuse_remote(data: Any) -> None:
+    """Refuse what cannot be read here, but where it is."""
+    for part in data if isinstance(data, list | tuple) else [data]:
+        if (package := _package(part)) in CLUSTERS and not is_frame(part):
+            raise DataError(
+                f"data has a {type(part).__name__} of {package}, which is read where it is: give "
+                f"engine={CLUSTERS[package]!r} or what it belongs to, and in a list all of one kind"
+            )
 
 
 def refuse_file(path: Path, suffix: str, start: bytes) -> None:
@@ -94,10 +148,3 @@ def _text(path: str) -> str | None:
     if "://" in path:
         return f"is an address, {path:.200}, and files are read here only; download it first"
     return None
-
-
-def unknown(data: Any, array: Any) -> str | None:
-    """Say that numpy makes nothing of what was given; None if it does."""
-    if array.ndim or array.dtype != np.object_:
-        return None
-    return f"is of type {type(data).__name__}, of which no rows can be made; {ROWS}"

@@ -7,7 +7,6 @@ line, which also finds the line that an error is reported for.
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -19,10 +18,16 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
 from localpower.data.blocks import Block, Options
-from localpower.data.text import Chunk, arrow, count_lines, parse_in_order, read_chunks, show
+from localpower.data.readers.text import (
+    Chunk,
+    arrow,
+    count_lines,
+    parse_in_order,
+    read_chunks,
+    show,
+)
 
 MAX_INDEX = 2**31 - 2  # indices are kept as int32
-MARK = MAX_INDEX + 1  # stands for the index before a label
 WORD_A_LINE = bytes.maketrans(b" \t\v\f", b"\n\n\n\n")
 FORMS = {True: "'label index:value index:value …'", False: "'index:value index:value …'"}
 
@@ -42,7 +47,7 @@ def read_svmlight(path: Path, options: Options) -> Iterator[Block]:
     A block is as wide as its largest index needs. Labels are numbers, or text in blocks where a row
     has none or several with commas between; `text.join_labels` joins both.
     """
-    dtype = np.dtype(np.float32 if options.dtype == "float32" else np.float64)
+    dtype = options.work_type()
     labelled = _has_labels(path)
     parse = partial(_parse, labelled=labelled, dtype=dtype, path=path)
     for entries in parse_in_order(parse, read_chunks(path)):
@@ -79,51 +84,23 @@ def _block(entries: Entries, labelled: bool) -> Block:
 
 def _parse(chunk: Chunk, labelled: bool, dtype: np.dtype[Any], path: Path) -> Entries:
     return (
-        _parse_fast(chunk.data, labelled, dtype)
-        or _parse_tidied(chunk.data, labelled, dtype)
+        _parse_fast(chunk.data, labelled, dtype, arrow())
+        or _parse_words(chunk.data, labelled, dtype)
         or _parse_lines(chunk, labelled, dtype, path)
     )
 
 
-def _parse_fast(data: bytes, labelled: bool, dtype: np.dtype[Any]) -> Entries | None:
-    """Parse plain lines at once; None if any needs a closer look."""
-    entries = _parse_words(data, b"\n:" if labelled else b"\n:0\n", dtype)
-    if entries is not None and not labelled and not entries.counts.all():
-        return None  # an empty line is no row
-    return entries
+def _parse_fast(data: bytes, labelled: bool, dtype: np.dtype[Any], pa: Any) -> Entries | None:
+    """Parse plain lines at once; None if any needs a closer look.
 
-
-def _parse_words(data: bytes, start: bytes, dtype: np.dtype[Any]) -> Entries | None:
-    """Parse lines once `start` stands for each newline.
-
-    Each word goes to a line of its own, labels as ``:label``: these two columns are what libraries
-    parse fastest. Every line has one such label at least, so if there are as many as lines, no
+    Each word goes to a line of its own, labels as ``:label``: these two columns are what pyarrow
+    parses fastest. Every line has one such label at least, so if there are as many as lines, no
     entry lacks its index.
     """
+    start = b"\n:" if labelled else b"\n:0\n"
     words = (start + data[:-1].replace(b"\n", start)).translate(WORD_A_LINE)
-    columns = _columns(words)
-    if columns is None:
+    if pa is None or b"x" in words or b"X" in words:  # hexadecimal indices would be taken
         return None
-    index, value, is_label = columns
-    at = np.flatnonzero(is_label)
-    if len(at) != count_lines(data) or not np.isfinite(value).all():
-        return None
-    counts = np.diff(at, append=len(index)) - 1
-    return _entries(counts, index[~is_label], value[~is_label], value[at], dtype)
-
-
-Columns = tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.bool_]]
-
-
-def _columns(words: bytes) -> Columns | None:
-    """Parse lines of ``index:value``; where the index is empty, the value is a label."""
-    pa = arrow()
-    return _columns_numpy(words) if pa is None else _columns_arrow(words, pa)
-
-
-def _columns_arrow(words: bytes, pa: Any) -> Columns | None:
-    if b"x" in words or b"X" in words:
-        return None  # hexadecimal indices would be taken
     types = {"index": pa.int32(), "value": pa.float64()}
     read = pa.csv.ReadOptions(
         use_threads=False, block_size=len(words) + 1, column_names=list(types)
@@ -134,36 +111,32 @@ def _columns_arrow(words: bytes, pa: Any) -> Columns | None:
         table = pa.csv.read_csv(pa.BufferReader(words), read, parse, convert)
     except pa.ArrowInvalid:
         return None
-    index, value = (column.combine_chunks() for column in table.columns)
-    if value.null_count:
+    indices, values = (column.combine_chunks() for column in table.columns)
+    is_label = indices.is_null().to_numpy(zero_copy_only=False)
+    at = np.flatnonzero(is_label)
+    if values.null_count or len(at) != count_lines(data):
         return None
-    is_label = index.is_null().to_numpy(zero_copy_only=False)
-    return index.fill_null(0).to_numpy(), value.to_numpy(), is_label
+    index, value = indices.fill_null(0).to_numpy(), values.to_numpy()
+    counts = np.diff(at, append=len(index)) - 1
+    if not np.isfinite(value).all() or not (labelled or counts.all()):  # an empty line is no row
+        return None
+    return _entries(counts, index[~is_label], value[~is_label], value[at], dtype)
 
 
-def _columns_numpy(words: bytes) -> Columns | None:
-    marked = words.replace(b"\n:", b"\n%d:" % MARK)
-    text = np.frombuffer(marked + b"\n", np.uint8)
-    ends = text == 10
-    first = np.flatnonzero(~ends[1:] & ends[:-1]) + 1
-    colon = np.flatnonzero(text == 58)
-    if len(first) != len(colon) or ends[colon + 1].any():
-        return None
-    other = np.flatnonzero((text < 48) | (text > 57))
-    before = other[np.searchsorted(other, colon) - 1]  # what is no digit, last before the colon
-    if not np.array_equal(before, first - 1):
-        return None  # not one colon in every word, with digits before it
+def _parse_words(data: bytes, labelled: bool, dtype: np.dtype[Any]) -> Entries | None:
+    """Parse lines that may have comments or query ids; None if any needs a closer look."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            numbers = np.fromstring(marked.replace(b":", b" ").decode("ascii"), sep=" ")
-    except (ValueError, DeprecationWarning):
+        rows = [row for line in data.split(b"\n") if (row := _split(line, labelled)) is not None]
+        words = [rest.split() for _, rest in rows]
+        pairs = [word.partition(b":") for row in words for word in row]
+        index = np.array([int(i) for i, _, _ in pairs], dtype=np.int32)
+        value = np.array([float(x) for _, _, x in pairs], dtype=np.float64)
+    except (OverflowError, ValueError):
         return None
-    # Each word holds two numbers or more, so none holds more if there are two a word.
-    if numbers.size != 2 * len(first) or not (numbers[::2] <= MARK).all():
+    if any(b"_" in rest for _, rest in rows):  # which Python takes in numbers
         return None
-    index = numbers[::2].astype(np.int32)
-    return index, numbers[1::2], index == MARK
+    counts = np.array([len(row) for row in words], dtype=np.int64)
+    return _entries(counts, index, value, _labels([label for label, _ in rows]), dtype)
 
 
 def _entries(
@@ -192,20 +165,6 @@ def _rising(counts: NDArray[np.int64], index: NDArray[np.int32]) -> bool:
     rising = np.concatenate([[True], index[1:] > index[:-1], [True]])
     rising[np.cumsum(counts)] = True  # where a row starts
     return bool(rising.all())
-
-
-def _parse_tidied(data: bytes, labelled: bool, dtype: np.dtype[Any]) -> Entries | None:
-    """Take labels, comments and query ids off the lines, then parse the entries at once."""
-    try:
-        rows = [row for line in data.split(b"\n") if (row := _split(line, labelled)) is not None]
-    except ValueError:
-        return None
-    labels = _labels([label for label, _ in rows])
-    if not rows:
-        return Entries(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, dtype), labels)
-    text = b"\n".join([rest for _, rest in rows]) + b"\n"
-    entries = _parse_words(text, b"\n:0\n", dtype)
-    return None if entries is None else entries._replace(labels=labels)
 
 
 def _split(line: bytes, labelled: bool) -> tuple[bytes, bytes] | None:

@@ -8,29 +8,36 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, MissingExtra
-from localpower.data.blocks import BLOCK_BYTES, Block, Options, choose
+from localpower.data.blocks import (
+    Block,
+    Options,
+    block_rows,
+    check_columns,
+    choose,
+    missing_value,
+    no_label,
+    refusing_damage,
+    text_labels,
+)
 from localpower.worker.kernels import interleave
 
 BATCH_BYTES = 1 << 27  # decoded at once: fewer and larger are faster
-LABEL_BYTES = 1 << 28
 OLDEST = 15  # pyarrow before 14.0.1 runs code from files, CVE-2023-47248
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def read_parquet(path: Path, options: Options) -> Iterator[Block]:
     """Yield the rows of a Parquet file; only the columns taken are read."""
-    _check_not_empty(path)
-    pa = _pyarrow("reading Parquet")
+    pa = _pyarrow()
     import pyarrow.parquet as pq
 
     with (
@@ -43,8 +50,7 @@ def read_parquet(path: Path, options: Options) -> Iterator[Block]:
 
 def read_arrow(path: Path, options: Options) -> Iterator[Block]:
     """Yield the rows of an Arrow IPC file, which Feather is too, or of an IPC stream."""
-    _check_not_empty(path)
-    pa = _pyarrow("reading Arrow and Feather")
+    pa = _pyarrow()
     with (
         refusing_damage(path, "Arrow", "pyarrow.feather.write_feather or pyarrow.ipc"),
         pa.memory_map(os.fspath(path)) as stream,
@@ -106,10 +112,7 @@ def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) ->
         where,
     )
     if label is not None and not _is_label(pa, types[label]):
-        raise DataError(
-            f"{where}: column {names[label]!r} ({types[label]}) cannot be a label; give "
-            "a column of text or numbers"
-        )
+        raise no_label(where, names[label], types[label])
     read = sorted({*taken} | ({label} if label is not None else set()))
     counts = Counter(names)
     for name in {names[i] for i in read}:
@@ -124,7 +127,7 @@ def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) ->
         tuple(_at(names, taken)),
         None if label is None else names[label],
         read,
-        precision([np.float32 if narrow else np.float64], options),
+        options.work_type([np.float32 if narrow else np.float64]),
     )
 
 
@@ -170,7 +173,7 @@ def column_blocks(
     Yields blocks of `block_rows`, or less where a part ends, but not many small ones, and at least
     one, if without rows.
     """
-    step = block_rows(len(names), dtype)
+    step = block_rows(len(names) * dtype.itemsize)
     empty = np.empty((0, len(names)), dtype)
     out, filled, yielded = empty, 0, False
     tags: list[NDArray[Any]] = []
@@ -204,85 +207,14 @@ def _room(rows: int, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.frombuffer(buffer, dtype).reshape(rows, width)
 
 
-def block_rows(width: int, dtype: DTypeLike) -> int:
-    """Rows of a block of `BLOCK_BYTES`, one at least."""
-    return max(1, BLOCK_BYTES // (max(1, width) * np.dtype(dtype).itemsize))
+def _pyarrow() -> ModuleType:
+    import pyarrow as pa
+    import pyarrow.ipc
 
-
-def precision(dtypes: Iterable[DTypeLike], options: Options) -> np.dtype[Any]:
-    """What rows of these types are read as: float32 if all are floats of at most 4 bytes."""
-    if options.dtype is not None:
-        if str(options.dtype) not in ("float32", "float64"):
-            raise DataError(f"dtype={options.dtype!r}: give 'float32' or 'float64'")
-        return np.dtype(str(options.dtype))
-    kinds = [np.dtype(dtype) for dtype in dtypes]
-    narrow = all(dtype.kind == "f" and dtype.itemsize <= 4 for dtype in kinds)
-    return np.dtype(np.float32 if narrow else np.float64)
-
-
-def check_columns(bad: Sequence[tuple[str, str]], taken: int, where: Path | str) -> None:
-    """Refuse (name, type) columns that are not numbers, and to take no column."""
-    if bad:
-        listed = ", ".join(f"{name!r} ({kind})" for name, kind in bad)
-        raise DataError(
-            f"{where}: columns that are not numbers: {listed}; leave them out with "
-            f"drop={[name for name, _ in bad]}, or encode them as numbers"
-        )
-    if not taken:
-        raise DataError(f"{where}: no column is left to take; drop or label fewer")
-
-
-def missing_value(where: Path | str, row: int, name: str) -> DataError:
-    """Say that there is a null."""
-    return DataError(
-        f"{where}, row {row}, column {name!r}: no value (null); fill in values, or leave out such "
-        f"rows, or the column with drop=[{name!r}]"
-    )
-
-
-def text_labels(values: Sequence[Any], where: Path | str) -> NDArray[Any]:
-    """Text as an array that is saved and joined without pickle."""
-    longest = max(map(len, values), default=0)
-    if 4 * longest * len(values) > LABEL_BYTES:
-        raise DataError(
-            f"{where}: the label column has texts of up to {longest} characters; give a column "
-            "of short labels"
-        )
-    return np.array(values, dtype=str)
-
-
-@contextmanager
-def refusing_damage(path: Path, kind: str, writer: str) -> Iterator[None]:
-    """Turn whatever a library raises on a damaged file into one error."""
-    try:
-        yield
-    except (DataError, MissingExtra):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"{path}: not a complete {kind} file that can be read ({reason:.200}); "
-            f"write it again with {writer}"
-        ) from error
-
-
-def _pyarrow(what: str) -> ModuleType:
-    try:
-        import pyarrow as pa
-        import pyarrow.ipc
-    except ImportError as error:
-        raise MissingExtra(what, "parquet") from error
     if int(pa.__version__.split(".")[0]) < OLDEST:
         found = f"pyarrow {pa.__version__} is installed, {OLDEST} is the oldest without known holes"
-        raise MissingExtra(f"{what} ({found})", "parquet")
+        raise MissingExtra(f"reading files ({found})", "parquet")
     return pa  # type: ignore[no-any-return]
-
-
-def _check_not_empty(path: Path) -> None:
-    """Raise the system's own error if there is no file to open."""
-    with open(path, "rb") as stream:
-        if not stream.read(1):
-            raise DataError(f"{path}: is empty, 0 bytes; write it again")
 
 
 def _check_end(path: Path) -> None:

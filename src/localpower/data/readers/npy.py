@@ -6,7 +6,6 @@ Headers are checked against the size of the file before anything is allocated.
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import shutil
 import struct
@@ -21,16 +20,15 @@ import numpy as np
 from localpower.core.errors import DataError
 from localpower.data.blocks import Options
 from localpower.data.spool import RowStorage
-from localpower.worker.shard import Stored, StoredCSR, check_compressed, stamp
+from localpower.worker.stored import Stored, StoredCSR, check_compressed, stamp
 
-MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
 CHUNK = 1 << 22
 BOMB_BYTES, BOMB_RATIO = 1 << 26, 200
 SPARSE = {"data", "shape", "format"}
 
 
-def open_npy(path: Path) -> Stored:
+def place_npy(path: Path, *_: Any) -> Stored:
     """Describe the array in a ``.npy`` file."""
     with open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -89,26 +87,7 @@ def read_header(
     return kind, shape, fortran
 
 
-def stored_memmap(array: np.memmap[Any, Any]) -> Stored | None:
-    """Say where in which file the entries of a mapped array stand; None if they do not."""
-    item = array.dtype.itemsize
-    rows = array.ndim == 2 and array.flags.c_contiguous
-    columns = array.ndim == 2 and array.strides[0] == item and array.strides[1] % item == 0
-    columns = columns and array.strides[1] >= item * array.shape[0]
-    usable = array.mode != "c" and array.filename and os.path.exists(array.filename)
-    if not usable or not array.size or not (rows or columns) or array.dtype.kind not in "fiub":
-        return None
-    if array.mode != "r":
-        array._mmap.flush()  # type: ignore[attr-defined]
-    start = np.frombuffer(array._mmap, np.uint8).ctypes.data  # type: ignore[attr-defined]
-    offset = int(array.offset) // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-    offset += array.ctypes.data - start
-    height = 0 if rows else array.strides[1] // item
-    path = str(array.filename)
-    return Stored(path, offset, array.dtype, array.shape, stamp(path), height)
-
-
-def open_npz(path: Path, options: Options, room: RowStorage) -> Stored | StoredCSR | Any:
+def place_npz(path: Path, options: Options, room: RowStorage) -> Stored | StoredCSR | Any:
     """Describe the dense matrix or the scipy sparse matrix in a ``.npz`` file.
 
     What is compressed is unpacked into a file of the room first. Sparse matrices that are not CSR
@@ -168,7 +147,7 @@ def _convert(archive: zipfile.ZipFile, path: Path, room: RowStorage, shape: tupl
 
     for info in archive.infolist():
         with archive.open(info) as stream:
-            _refuse_bomb(info, f"{path}[{info.filename}]")
+            refuse_bomb(info, f"{path}[{info.filename}]")
             read_header(stream, info.file_size, f"{path}[{info.filename}]", kinds="fiubcSU")
     if sum(info.file_size for info in archive.infolist()) + 8 * sum(shape[:1]) > room.limit // 3:
         raise DataError(f"{path}: a large sparse matrix that is not CSR; save it as X.tocsr()")
@@ -198,7 +177,7 @@ def _member(archive: zipfile.ZipFile, path: Path, key: str, room: RowStorage) ->
         header = stream.tell()
         if info.compress_type == zipfile.ZIP_STORED:
             return _stored(path, _data_offset(path, info) + header, kind, shape, fortran)
-        _refuse_bomb(info, name)
+        refuse_bomb(info, name)
         target = room.file(info.file_size - header)
         with open(target, "wb") as out:
             shutil.copyfileobj(stream, out, CHUNK)
@@ -207,7 +186,8 @@ def _member(archive: zipfile.ZipFile, path: Path, key: str, room: RowStorage) ->
     return _stored(target, 0, kind, shape, fortran, name)
 
 
-def _refuse_bomb(info: zipfile.ZipInfo, name: str) -> None:
+def refuse_bomb(info: zipfile.ZipInfo, name: str) -> None:
+    """Refuse a member of a zip file that unpacks to very many times its size."""
     if info.file_size > max(BOMB_BYTES, BOMB_RATIO * info.compress_size):
         raise DataError(
             f"{name}: {info.compress_size} bytes would unpack to {info.file_size}; if that is "

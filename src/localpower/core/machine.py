@@ -1,0 +1,75 @@
+"""What this process may use of its machine: cores and memory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+UNKNOWN = 4 << 30  # bytes that are assumed free where the system does not tell
+SYSTEM = Path("/")  # tests put another in its place
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available() -> int:
+    """Bytes that this process can still take, under the limits that it runs with."""
+    left = [_free(), *_control_groups(), _address_space()]
+    return min((size for size in left if size is not None), default=UNKNOWN)
+
+
+def _free() -> int | None:
+    found = re.search(r"MemAvailable:\s+(\d+) kB", _text("proc/meminfo"))
+    return None if found is None else int(found[1]) << 10
+
+
+def _control_groups() -> Iterator[int | None]:
+    """What a container has left: its own group and those around it, of versions 1 and 2."""
+    for line in _text("proc/self/cgroup").splitlines() or ["0::/"]:
+        _, kinds, place = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root = Path("sys/fs/cgroup", kinds)
+        files = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        if not kinds:
+            files = ("memory.max", "memory.current")
+        inside = root / place.lstrip("/")
+        for folder in {root, inside, *inside.parents}:
+            if folder.is_relative_to(root):
+                yield _left_in_group(folder, *files)
+
+
+def _left_in_group(folder: Path, limit: str, used: str) -> int | None:
+    """Limit less use; pages of files count as use, but the system takes them back when needed."""
+    most, now = _text(folder / limit).strip(), _text(folder / used).strip()
+    pages = re.search(r"^(?:total_)?inactive_file (\d+)", _text(folder / "memory.stat"), re.M)
+    if not most.isdecimal() or not now.isdecimal():
+        return None
+    return max(int(most) - int(now) + (int(pages[1]) if pages else 0), 0)
+
+
+def _address_space() -> int | None:
+    """What is left of ``ulimit -v``."""
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit == resource.RLIM_INFINITY:
+            return None
+        pages = int(_text("proc/self/statm").split()[0])
+        return max(limit - pages * os.sysconf("SC_PAGESIZE"), 0)
+    except (ImportError, IndexError, OSError, ValueError):
+        return None
+
+
+def _text(path: str | Path) -> str:
+    try:
+        return (SYSTEM / path).read_text(encoding="ascii")
+    except (OSError, UnicodeError):
+        return ""

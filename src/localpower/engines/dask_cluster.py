@@ -1,0 +1,273 @@
+"""The workers of a Dask cluster: connecting, starting and ending our own, seeing who is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import tempfile
+import weakref
+from collections.abc import Callable, Collection
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, suppress
+from functools import partial
+from time import monotonic, sleep
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask.config
+import distributed
+from distributed import Client, Nanny, Scheduler
+from distributed.core import Status
+from distributed.system import MEMORY_LIMIT
+
+from localpower.core.errors import EngineError, WorkerLate, WorkerLost
+from localpower.core.machine import cores
+from localpower.engines.blas import BLAS_THREADS
+from localpower.engines.cluster import ClusterEngine
+from localpower.engines.signals import to_its_end
+
+TICK = 0.5  # seconds between looks at the workers
+PATIENCE = 30.0  # seconds that workers may take to start, or to come back
+ANSWER = 5.0  # seconds in which a worker that is well replies
+HOST = {"host": "127.0.0.1", "dashboard": False}
+PRELOADED = "localpower.engines.dask"  # a worker counts as started when it has imported this
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # not on every system
+ENDED = (Status.closed, Status.failed)
+LATE = "set the engine's deadline higher if tasks take so long, or use smaller shards"
+REMEDY = "if memory ran out, use smaller blocks or more workers, else run again"
+_dask: Any = distributed  # most of it has no types
+
+
+class Starter(Nanny):
+    """A nanny that also ends a process which never got as far as to be a worker.
+
+    Dask's own waits for such a one until it is up, or leaves it behind.
+    """
+
+    async def close(self, *args: Any, **options: Any) -> Any:
+        process: Any = self.process
+        if process is not None and process.status == Status.starting and process.pid:
+            self.close_gracefully()  # nor shall it be started again
+            os.kill(process.pid, KILL)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.stopped.wait(), ANSWER)
+        return await super().close(*args, **options)
+
+
+class Link(Client):
+    """A client that is closed also if it could not be opened: else Python waits for it at exit."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        try:
+            super().__init__(*args, **options)  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.close()  # type: ignore[no-untyped-call]
+            raise
+
+
+class DaskWorkers(ClusterEngine):
+    """The part of the engine that knows workers: the user's, or `size` processes of our own.
+
+    Each process has one thread, and a resource of its own that shards are pinned to. All of it
+    listens on loopback only.
+    """
+
+    def __init__(self, address: str | Client | None, size: int | None) -> None:
+        super().__init__()
+        if isinstance(address, str) and not _has_port(address):
+            raise ValueError(
+                f"engine={address!r} is no host and port of a scheduler: write it as in "
+                "'dask://host:8786'"
+            )
+        if address is None and multiprocessing.current_process().daemon:
+            raise EngineError(
+                "engine='dask' starts processes, which is not allowed in a daemonic one as this "
+                "(a Dask worker?): take 'threads', or in a Dask task distributed.get_client()"
+            )
+        self._address, self._wanted, self._ours = address, size or cores(), address is None
+        self._client: Any = None
+        self._cluster: Any = None
+        self._bare: float | None = None  # since when no worker ever was there; forever, if one was
+        self._stack = ExitStack()
+        weakref.finalize(self, self._stack.close)
+
+    @property
+    def client(self) -> Any:
+        """The connection to the cluster, opened when it is first needed."""
+        if self._client is None:
+            self._client = self._connect()
+        if self._client.status == "closed":
+            raise EngineError("the Client of this engine was closed: connect again")
+        return self._client
+
+    @property
+    def size(self) -> int:
+        if self._ours:
+            return self._wanted
+        return max(1, sum(int(worker["nthreads"]) for worker in self._workers().values()))
+
+    def close(self) -> None:
+        super().close()
+        self._client = None
+        self._stack.close()
+
+    def _connect(self) -> Any:
+        if isinstance(self._address, Client):
+            return self._address
+        if self._address is None:
+            try:
+                self._start()
+                client = Link(self._cluster, set_as_default=False, direct_to_workers=True)
+            except BaseException as error:
+                to_its_end(self._stack.pop_all().close)
+                if not isinstance(error, RuntimeError | OSError):
+                    raise
+                cause = error.__cause__ or error
+                raise WorkerLost(f"Dask workers could not be started: {cause}; {REMEDY}") from error
+        else:
+            target = f"tcp://{urlsplit(self._address).netloc}"
+            try:
+                client = Link(target, set_as_default=False)
+            except OSError as error:
+                raise EngineError(f"no Dask scheduler answers at {target}: {error}") from error
+        return self._stack.enter_context(client)
+
+    def _start(self) -> None:
+        """Start processes.
+
+        Workers are named otherwise than in the specification: else Dask looks 15 seconds after a
+        worker was lost whether one of its name is there, and ends for good what is just being
+        started again after another loss.
+        """
+        files = tempfile.TemporaryDirectory(prefix="localpower-", ignore_cleanup_errors=True)
+        folder = self._stack.enter_context(files)
+        options = HOST | {
+            "nthreads": 1,
+            "memory_limit": MEMORY_LIMIT // self._wanted,
+            "local_directory": folder,
+            "death_timeout": PATIENCE,  # a process that has not started by then is given up
+            "silence_logs": logging.ERROR,
+            "env": dict.fromkeys(BLAS_THREADS, "1"),
+            "preload": [PRELOADED],
+        }
+        to_its_end(partial(self._start_scheduler, folder))
+        self._cluster.worker_spec = {
+            i: {"cls": Starter, "options": options | {"name": f"{i}", "resources": resource(i)}}
+            for i in range(self._wanted)
+        }
+        ready = _awaited(lambda: self._cluster)
+        asyncio.run_coroutine_threadsafe(ready, self._cluster.loop.asyncio_loop).result()
+
+    def _start_scheduler(self, folder: str) -> None:
+        options = HOST | {"port": 0, "dashboard_address": "127.0.0.1:0"}
+        scheduler = {"cls": Scheduler, "options": options}
+        with dask.config.set({"temporary-directory": folder}):  # the scheduler's, too
+            cluster = _dask.SpecCluster(scheduler=scheduler, silence_logs=logging.ERROR)
+        self._cluster = self._stack.enter_context(cluster)
+
+    def _call(self, function: Callable[[], Any], home: str = "") -> Any:
+        """Wait for what a function promises: not beyond the deadline, nor if `home` is gone."""
+        end = math.inf if self.deadline is None else monotonic() + self.deadline
+        promise = self._submitted(_awaited(function))
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    return promise.result(max(0.0, min(TICK, end - monotonic())))
+                if promise.done():
+                    return promise.result()
+                if monotonic() >= end:
+                    raise WorkerLate(f"Dask did not answer within {self.deadline:g} s; {LATE}")
+                if home and home not in self._workers():
+                    raise gone(home)
+        except (CancelledError, OSError) as error:
+            sleep(TICK if home else 0.0)  # until the scheduler knows, too, that a worker is gone
+            raise gone(error) from error
+        finally:
+            promise.cancel()
+
+    def _submitted(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.client.loop.asyncio_loop)
+
+    def _workers(self) -> dict[str, Any]:
+        """Tell what the scheduler knows of the workers that are there, by address."""
+        known = self._call(partial(self.client.scheduler.identity, n_workers=-1))
+        workers: dict[str, Any] = known["workers"]
+        if workers or self._bare is None:
+            self._bare = math.inf if workers else monotonic()
+        return workers
+
+    def _missing(self, ended: Collection[str] = ()) -> bool:
+        """Whether workers are gone that tasks may be waiting for; some are `ended` already.
+
+        Nannies of ours that ended are replaced: they do end where a worker cannot be started.
+        """
+        with suppress(WorkerLost):
+            there = self._workers().keys() - set(ended)
+            nannies = self._cluster.workers if self._ours else {}
+            for name in [name for name, nanny in [*nannies.items()] if nanny.status in ENDED]:
+                del nannies[name]
+                self._cluster.scale(self._wanted)
+            return len(there) < (self._wanted if self._ours else 1)
+        return True
+
+    def _await_workers(self, ended: Collection[str] = ()) -> None:
+        self._client = self.client  # where it cannot be started, that is told
+        end, first = monotonic() + PATIENCE, min(PATIENCE, self.deadline or PATIENCE)
+        while self._missing(ended):
+            if self._bare is not None and monotonic() > self._bare + first:
+                raise EngineError(
+                    "the cluster has no workers: start some, and wait for them with "
+                    "client.wait_for_workers(1) before it is given as engine="
+                )
+            if monotonic() > end:
+                raise WorkerLost(f"Dask workers did not come back in {PATIENCE:g} s; {REMEDY}")
+            sleep(0.1)
+
+    def _unresponsive(self) -> set[str]:
+        """Workers that do not even answer."""
+        workers = set(self._workers())
+
+        async def answers(address: str) -> set[str]:
+            with suppress(Exception):
+                asked = self.client.run(int, workers=[address], asynchronous=True)
+                await asyncio.wait_for(asked, ANSWER)
+                return {address}
+            return set()
+
+        async def all_answers() -> list[set[str]]:
+            return await asyncio.gather(*map(answers, workers))
+
+        return workers.difference(*self._submitted(all_answers()).result())
+
+    def _end(self, workers: Collection[str]) -> None:
+        """Kill workers of ours, and wait for those that their nannies start in their place."""
+        if workers:
+            for nanny in [*self._cluster.workers.values()]:
+                if nanny.worker_address in workers and (pid := nanny.pid):
+                    os.kill(pid, KILL)
+            self._await_workers(workers)
+
+
+def resource(number: int) -> dict[str, int]:
+    """Name what shards are pinned to a worker by."""
+    return {f"localpower-{number}": 1}
+
+
+def gone(error: object) -> WorkerLost:
+    """Return the error for a worker that is."""
+    return WorkerLost(f"a Dask worker that held shards is gone ({error}); {REMEDY}")
+
+
+def _has_port(address: str) -> bool:
+    with suppress(ValueError):
+        parts = urlsplit(address)
+        return bool(parts.hostname and parts.port)
+    return False
+
+
+async def _awaited(function: Callable[[], Any]) -> Any:
+    return await function()

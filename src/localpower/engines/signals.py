@@ -1,0 +1,43 @@
+"""Signals: processes that engines start have to end, whatever this one is told meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+
+def on_termination(handler: Any) -> None:
+    """Say what SIGTERM does, where that can be said."""
+    if _in_main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold signals back until the end, such as a second one while the first is heeded."""
+    came = set[int]()
+    signs = (signal.SIGINT, signal.SIGTERM) if _in_main_thread() else ()
+    usual = {sign: signal.signal(sign, lambda number, _: came.add(number)) for sign in signs}
+    try:
+        yield
+    finally:
+        for sign, handler in usual.items():
+            signal.signal(sign, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
+def to_its_end(function: Callable[[], R]) -> R:
+    """Call a function in a thread, where signals do not interrupt it, only the wait for it."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,273 @@
+"""A Spark session: the user's own, or one that is started here and ended with its Java process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import Event
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread, SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+
+from localpower.core.errors import EngineError, WorkerFailed, WorkerLate, WorkerLost
+from localpower.core.machine import cores
+from localpower.engines.signals import to_its_end
+from localpower.version import __version__
+
+R = TypeVar("R")
+REACH = 5.0  # seconds that a master may take to accept a connection
+MISSING = re.compile(r"No module named '(?:numpy|scipy|threadpoolctl|localpower[\w.]*)'")
+PLACE = re.compile(r"(\[[\da-fA-F:.]+\]|[\w.-]+):\d+")
+LOST = ("exited unexpectedly", "ExecutorLost", "connect back", "shut down", "FetchFailed")
+QUIET = {"spark.ui.enabled": "false", "spark.log.level": "OFF"}
+LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
+    "spark.driver.maxResultSize": "0",
+}
+JAVA_FRAMES = re.compile(
+    r"^\s+at .*\n?|^\s*\.\.\. \d+ more\n?|^Driver stacktrace:\n?"
+    r"|^[\w.$/<>]+\((?:Native Method|Unknown Source|\w+\.(?:java|scala):\d+)\)\n?",
+    re.M,
+)
+
+
+class Session:
+    """A context to run jobs on, by what the user has given: a session, a master, or nothing.
+
+    `started` tells what was started here, if anything was.
+    """
+
+    def __init__(self, address: Any, size: int | None) -> None:
+        self._address, self._wanted = address, size
+        self.context: Any = None
+        self.started: list[Any] = []
+        weakref.finalize(self, _stop, self.started)
+        self.connect()
+
+    def connect(self) -> None:
+        """Use what was given or is open in this process already; else start Spark."""
+        if self.context is not None and self.context._jsc is not None:
+            return
+        mine = self._address is None or isinstance(self._address, str)
+        context = SparkContext._active_spark_context
+        if not mine:
+            context = getattr(self._address, "sparkContext", self._address)
+        if context is None:
+            context = self._start()
+        elif not hasattr(context, "_jsc"):
+            raise EngineError("Spark Connect has no RDDs; give a classic session, or a master")
+        elif context._jsc is None:
+            raise EngineError("this Spark session was stopped: open another one")
+        elif mine and self._address not in (None, context.master):
+            raise EngineError(
+                f"this process has a Spark session on {context.master} open, and may have only "
+                f"one: stop it, or give it as engine= instead of {self._address!r}"
+            )
+        self.context = context
+        self.size = self._wanted or self.within(lambda: int(context.defaultParallelism))
+
+    def disconnect(self) -> None:
+        """Leave it; end what was started here."""
+        self.context = None
+        _stop(self.started)
+
+    def _start(self) -> SparkContext:
+        """Start Spark; its Java process is quiet, and ends with this one at the latest."""
+        local = self._address is None
+        if not local:
+            _reach(self._address)
+        master = f"local[{self._wanted or cores()},4]" if local else self._address
+        conf = SparkConf().setMaster(master).setAppName("localpower").setAll([*QUIET.items()])
+        folder = tempfile.mkdtemp(prefix="localpower-spark-") if local else None
+        self.started.append((None, None, folder))
+        if folder is not None:
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 21
+            java = f"-Djava.io.tmpdir={folder}"
+            conf.setAll([*LOCAL.items(), ("spark.driver.memory", f"{max(memory, 1024)}m")])
+            conf.setAll([("spark.local.dir", folder), ("spark.driver.extraJavaOptions", java)])
+        gateway = None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about versions of pandas, which is not used
+                if SparkContext._gateway is None:
+                    gateway = to_its_end(partial(self._launched, conf, folder))
+                context = SparkContext(conf=conf, gateway=gateway)
+        except (Py4JError, PySparkException, OSError) as error:
+            told = _words(error)  # by Java, while it is there
+            _stop(self.started)
+            raise EngineError(
+                f"Spark did not start ({told}): it needs Java 17 or later, on the PATH or "
+                "in JAVA_HOME, and a master that can be reached"
+            ) from None
+        except (KeyboardInterrupt, SystemExit):
+            _stop(self.started)
+            raise
+        self.started[:] = [(context, gateway, folder)]
+        if local:
+            context.pythonExec = sys.executable
+            paths = [os.path.abspath(path) for path in sys.path]
+            context.environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        return context
+
+    def _launched(self, conf: SparkConf, folder: str | None) -> Any:
+        gateway = cast(Any, launch_gateway)(conf, {"stderr": subprocess.DEVNULL})
+        self.started[:] = [(None, gateway, folder)]
+        _hang_up(gateway)
+        return gateway
+
+    def within(self, job: Callable[[], R], seconds: float | None = None) -> R:
+        """Run a job; cancel it if it is late, and say what went wrong in our own errors."""
+        context, tag = self.context, f"localpower-{uuid4().hex}"
+        done, late = Event(), Event()
+        if context is None or context._jsc is None:
+            raise WorkerLost("the Spark session was stopped: open another one, and run again")
+
+        def watch() -> None:
+            wait = seconds
+            while not done.wait(wait):
+                late.set()
+                with suppress(Exception):
+                    context.cancelJobsWithTag(tag)
+                wait = 0.5  # it may have been submitted just after
+
+        try:
+            context.addJobTag(tag)
+            if seconds:
+                InheritableThread(target=watch, daemon=True).start()
+            return job()
+        except (Py4JError, PySparkException, EOFError, OSError) as error:
+            if late.is_set():
+                raise WorkerLate(
+                    f"a Spark job was cancelled after the deadline of {seconds:g} seconds: "
+                    "set a later one, or use more executors or smaller shards"
+                ) from None
+            raise _translated(error, context.master, bool(self.started)) from None
+        except (KeyboardInterrupt, SystemExit):
+            self._abandon(partial(context.cancelJobsWithTag, tag))
+            raise
+        finally:
+            done.set()
+            tell(partial(context.removeJobTag, tag))
+
+    def _abandon(self, cancel: Callable[[], Any]) -> None:
+        """Leave a job in its middle, and with it the connection it answers on: end Java if ours."""
+        for _, gateway, _ in self.started:
+            if gateway is not None and gateway.proc is not None:
+                gateway.proc.kill()
+                return
+        _hang_up(SparkContext._gateway)
+        thread = InheritableThread(target=cancel, daemon=True)
+        thread.start()
+        thread.join(5)
+
+
+def tell(ask: Callable[[], Any]) -> None:
+    """Ask Java for something that may fail, as it may be gone; a signal leaves no answer behind."""
+    try:
+        with suppress(Exception):
+            ask()
+    except (KeyboardInterrupt, SystemExit):
+        _hang_up(SparkContext._gateway)
+        raise
+
+
+def _reach(address: str) -> None:
+    """Make sure that a master listens, before Java is started and tries for minutes."""
+    places, reasons = address.removeprefix("spark://").split(","), []
+    for place in places:
+        if not PLACE.fullmatch(place):
+            raise EngineError(
+                f"engine={address!r} has no host and port in {place!r}: give the address of a "
+                "master that runs, as in 'spark://host:7077'"
+            )
+    for place in places:
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+            return
+        except (OSError, ValueError, OverflowError) as error:
+            reasons.append(f"{place}: {error}")
+    raise EngineError(
+        f"engine={address!r} cannot be reached ({'; '.join(reasons)}): start a master there, or "
+        "give the address of one that runs"
+    )
+
+
+def _words(error: BaseException) -> str:
+    """Return what Spark says, without the frames of Java."""
+    text = ""
+    with suppress(Py4JError, OSError):  # where Java is asked for it, and is gone
+        text = error._desc if hasattr(error, "_desc") else str(error)
+    return JAVA_FRAMES.sub("", text or type(error).__name__).strip()
+
+
+def _translated(error: BaseException, master: str, ours: bool) -> EngineError:
+    text = _words(error)
+    if "SparkContext has been shutdown" in text or "stopped SparkContext" in text:
+        return EngineError(f"Spark has ended the session on {master}: open another session")
+    if missing := MISSING.search(text):
+        return EngineError(
+            f"Python on the Spark executors cannot import localpower ({missing[0]}): install "
+            f"version {__version__} there, and set PYSPARK_PYTHON to that Python before you open "
+            "the session"
+        )
+    if "Traceback (most recent call last)" in text:
+        return WorkerFailed(f"a task failed on a Spark executor:\n{text}")
+    if any(sign in text for sign in LOST):
+        return WorkerLost(
+            f"a Spark worker was lost, also when its task was tried again; if memory ran out, use "
+            f"more partitions or executors, else run again:\n{text}"
+        )
+    if isinstance(error, PySparkException) or hasattr(error, "java_exception"):
+        return EngineError(f"Spark could not finish a job:\n{text}")
+    then = "run again" if ours else "start Python anew, and open another session"
+    return WorkerLost(f"the Java process of Spark is gone ({text}), and its session: {then}")
+
+
+def _stop(started: list[Any]) -> None:
+    """End what was started here: the session, and the Java process if it is ours."""
+    while started:
+        context, gateway, folder = started.pop()
+        for _ in range(0 if context is None else 2):  # what a dead Java kept the first from doing
+            with suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                context.stop()
+        if gateway is not None and gateway.proc is not None:
+            with suppress(Exception):
+                gateway.shutdown()
+            with suppress(OSError):
+                gateway.proc.stdin.close()  # which ends it
+            try:
+                gateway.proc.wait(10)
+            except subprocess.TimeoutExpired:
+                gateway.proc.kill()
+                gateway.proc.wait()
+            if SparkContext._gateway is gateway:
+                SparkContext._gateway = SparkContext._jvm = None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hang_up(gateway: Any) -> None:
+    """Close this thread's connection to Java, if it keeps one; the next question opens another."""
+    if isinstance(gateway, ClientServer):
+        connection = gateway._gateway_client.get_thread_connection()
+        if connection is not None:
+            connection.close()
