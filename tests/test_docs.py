@@ -15,6 +15,8 @@ from browser import faint, opened, overflowing
 from test_examples import EXAMPLES, PICTURES
 
 import localpower as lp
+from localpower.data.detect import FORMATS
+from localpower.engines.registry import ROWS
 from localpower.methods import REGISTRY
 from localpower.stopping import REASONS
 
@@ -44,19 +46,21 @@ def blocks(page):
 
 
 @pytest.fixture
-def own_registry():
-    """Methods that a page registers are gone afterwards."""
-    before = dict(REGISTRY)
+def own_registries():
+    """Methods, engines and formats that a page registers are gone afterwards."""
+    tables = REGISTRY, ROWS, FORMATS
+    before = [dict(table) for table in tables]
     yield
-    REGISTRY.clear()
-    REGISTRY.update(before)
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
 
 
 def runs(page):
     return any(reason is None for reason, *_ in blocks(page))
 
 
-@pytest.mark.usefixtures("own_registry")
+@pytest.mark.usefixtures("own_registries")
 @pytest.mark.parametrize("page", [*filter(runs, PAGES)], ids=lambda page: page.stem)
 def test_the_code_of_a_page_prints_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
