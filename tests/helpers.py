@@ -138,9 +138,10 @@ def cluster(name):
 
 
 def started(word=""):
-    """Processes below this one, but for the one that Python itself keeps for shared memory.
+    """Processes below this one that a run may have started.
 
-    With a `word`, those that have it in their command line.
+    Neither the one that Python itself keeps for shared memory nor the browser of other tests is one
+    of them. With a `word`, those that have it in their command line.
     """
     import psutil
 
@@ -151,4 +152,6 @@ def started(word=""):
             return ""
 
     every = psutil.Process().children(recursive=True)
-    return [p for p in every if word in (words := line(p)) and "resource_tracker" not in words]
+    others = ("resource_tracker", "chromium", "playwright")
+    lines = [(process, line(process)) for process in every]
+    return [p for p, text in lines if word in text and not any(name in text for name in others)]
