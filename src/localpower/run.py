@@ -279,7 +279,12 @@ class Run:
         self.display.stage("singular values")
         self.engine.phase = "factors"
         found = factors(
-            self.engine, basis, self.rank, gram=self.method.squares, variance=not asked.center
+            self.engine,
+            basis,
+            self.rank,
+            gram=self.method.squares,
+            variance=not asked.center,
+            far=self.columns.is_far(source.rows),
         )
         shape = source.rows, source.columns
         squared = reason == "residual" or (reason == "exact" and self.method.squares and self.tol)

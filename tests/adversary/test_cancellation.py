@@ -422,3 +422,16 @@ def test_a_range_beyond_the_largest_number_counts_as_that(center):
     np.testing.assert_allclose(result.transform(X), Y @ result.components.T, atol=1e-13)
     full = lp.svd(X, 3, center=center, scale="minmax", method="tsqr", rng=0)
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, rtol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["tsqr", "dpi", "local_ritz"])
+@pytest.mark.parametrize("mean", [1e4, 1e6, 1e7])
+def test_uncentred_variance_of_float32_has_the_digits_that_the_rows_have(method, mean):
+    rng = np.random.default_rng(0)
+    X = (mean + rng.standard_normal((400, 5)) * [40, 30, 20, 10, 5]).astype(np.float32)
+    result = lp.svd(X, 2, method=method, workers=3, max_rounds=50, rng=0)
+    A, V = X.astype(float), result.components.T.astype(float)
+    variance = ((A - A.mean(axis=0)) @ V).var(axis=0)
+    np.testing.assert_allclose(result.explained_variance, variance, rtol=2e-3)
+    ratio = variance / A.var(axis=0).sum()
+    np.testing.assert_allclose(result.explained_variance_ratio, ratio, rtol=2e-3)

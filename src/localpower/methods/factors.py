@@ -41,16 +41,21 @@ class Factors:
 
 
 def factors(
-    engine: Engine, basis: Array, rank: int, gram: bool = False, variance: bool = False
+    engine: Engine,
+    basis: Array,
+    rank: int,
+    gram: bool = False,
+    variance: bool = False,
+    far: bool = False,
 ) -> Factors:
     """Leading `rank` singular triplets of the data within the span of `basis`, (d, r).
 
     Each right vector's entry of largest magnitude is positive. `gram` says that shards have formed
     ``A_iᵀA_i`` and may use it. `variance` asks for that along the right vectors: where the rows are
-    not centred, it does not follow from the singular values.
+    not centred, it does not follow from the singular values; `far` says that their mean is large.
     """
     basis = np.ascontiguousarray(basis)
-    replies = list(engine.map(Triangle(basis, gram, variance)))
+    replies = list(engine.map(Triangle(basis, gram, variance, far)))
     R = [reply.R for reply in replies]
     P, S, Wt = svd(np.vstack(R))
     V = basis @ Wt[:rank].T

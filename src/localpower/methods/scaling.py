@@ -37,6 +37,7 @@ def standard_deviation(stats: Moments) -> Array:
 
 EPS = float(np.finfo(np.float64).eps)
 SAFE_EXPONENT = 30  # rows up to 2**±30 are multiplied as they are, also in float32
+LOSS = 1e-2  # deviations, of all squares, from which on their rounding in float32 is seen
 CONSTANT = 3.0  # units of rounding of the mean: a column that varies by less has one value
 IMPLICIT = 4.0  # deviations of the largest column: up to here sparse rows are shifted implicitly
 EXPLICIT = 4.0  # deviations: a larger mean needs a column with an entry in nine rows of ten
@@ -78,6 +79,10 @@ class Columns:
     def trace(self, rows: int) -> float:
         """Sum of the squares of all entries of the rows so transformed."""
         return self.squares + rows * float(self.mean @ self.mean)
+
+    def is_far(self, rows: int) -> bool:
+        """Whether deviations from the mean are so small that they have lost digits in float32."""
+        return self.squares <= LOSS * self.trace(rows)
 
 
 def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any]) -> Columns:

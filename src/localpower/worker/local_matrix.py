@@ -120,10 +120,10 @@ class LocalMatrix:
     def _gram_wanted(self) -> bool:
         return self.kernel == "gram"
 
-    def apply(self, Z: Array) -> Array:
-        """``A_i Z``, (rows, r)."""
-        DZ = self._scaled(Z)
-        T = np.empty((self.shape[0], Z.shape[1]), dtype=self.dtype)
+    def apply(self, Z: Array, dtype: np.dtype[Any] | None = None) -> Array:
+        """``A_i Z``, (rows, r), in the type of the rows or in another."""
+        DZ = self._scaled(Z, dtype or self.dtype)
+        T = np.empty((self.shape[0], Z.shape[1]), dtype=dtype or self.dtype)
         start = 0
         for block, shift in self._blocks():
             T[start : (start := start + block.shape[0])] = _forward(block, shift, DZ)
@@ -135,14 +135,14 @@ class LocalMatrix:
         start = 0
         for block, shift in self._blocks():
             _backward(block, shift, T[start : (start := start + block.shape[0])], Y)
-        return self._scaled(Y)
+        return self._scaled(Y, self.dtype)
 
     def product(self, Z: Array) -> Array:
         """``A_iᵀ(A_i Z)``, (d, r), in one pass over the rows, summed in float64."""
         if self._gram_wanted:
             return (self.kept_gram() @ Z).astype(self.dtype, copy=False)
         uniform = isinstance(self.factor, float)
-        DZ = Z.astype(self.dtype, copy=False) if uniform else self._scaled(Z)
+        DZ = Z.astype(self.dtype, copy=False) if uniform else self._scaled(Z, self.dtype)
         kernel = GramProduct(DZ)
         for block, shift in self._blocks():
             kernel.add(block, shift)
@@ -311,11 +311,11 @@ class LocalMatrix:
                 squares += shift * (block.shape[0] * shift - 2 * sums)
         return float((squares * np.square(self.factor)).sum())
 
-    def _scaled(self, Z: Array) -> Array:
+    def _scaled(self, Z: Array, dtype: np.dtype[Any]) -> Array:
         factor = self.factor if isinstance(self.factor, float) else self.factor[:, None]
         if isinstance(factor, float) and factor == 1.0:
-            return Z.astype(self.dtype, copy=False)
-        return (Z * factor).astype(self.dtype, copy=False)
+            return Z.astype(dtype, copy=False)
+        return (Z * factor).astype(dtype, copy=False)
 
     def _blocks(self) -> Iterator[tuple[Any, Array | None]]:
         """Yield blocks of rows, each with the shift that is still to be applied to it."""

@@ -273,12 +273,13 @@ class Triangle(Task[Factor]):
 
     With `gram`, in float64, it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
     ``A_iᵀA_i`` and no more than three digits are lost: that takes no pass over the rows. With
-    `variance`, mean and scatter of ``A_i Z`` are sent along.
+    `variance`, mean and scatter of ``A_i Z`` are sent along; `far` says that the mean is large.
     """
 
     basis: Array
     gram: bool = False
     variance: bool = False
+    far: bool = False
 
     def shapes(self, rows: int, columns: int) -> Shapes:
         width = self.basis.shape[1]
@@ -296,10 +297,13 @@ class Triangle(Task[Factor]):
             R = triangular(T)
             R = R * signs(R)[:, None]
             spread = _spread(T) if self.variance else None
-        R = np.ascontiguousarray(R, matrix.dtype)
+        kind, R = matrix.dtype, np.ascontiguousarray(R, matrix.dtype)
         if spread is None:
             return Factor(R)
-        mean, scatter = (A.astype(matrix.dtype, copy=False) for A in spread)
+        if self.far and kind == np.float32:  # deviations from a large mean need more digits
+            kind = np.dtype(np.float64)
+            spread = _spread(matrix.apply(self.basis, kind))
+        mean, scatter = (A.astype(kind, copy=False) for A in spread)
         return Factor(R, rows, mean, packed(scatter))
 
 
