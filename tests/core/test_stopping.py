@@ -287,7 +287,8 @@ def test_options_of_a_choice_are_those_of_what_is_chosen_and_of_what_follows():
     assert chosen_of(narrow, **MANY) == ("local_ritz:width=9,wire=float32", 6, [])
     few = chosen_of(narrow, sizes=(25, 25), columns=2000, entries=100_000)
     assert few[2] == ["local_ritz:start=merged:50,width=9,wire=float32"]
-    assert chosen_of(Auto(wire="float32"))[0] == "local_ritz:wire=float32"  # it can be rounded
+    alone = chosen_of(Auto(wire="float32"), columns=49)  # what can be rounded; rows are not few
+    assert alone == ("local_ritz:wire=float32", 6, [])
     huge = {"sizes": (1000, 1000), "columns": 1_000_000, "entries": 4000}
     assert chosen_of(**huge) == ("local_power", 0, [])
     assert chosen_of(narrow, **huge) == ("local_power:width=9,wire=float32", 0, [])
@@ -376,13 +377,15 @@ def test_what_was_not_reached_is_warned_of_with_the_remedy(reason):
     assert said == reason
     (text,) = warned
     assert f"({reason})" in text
-    assert REASONS[reason].remedy in text
+    other = ", or take method='local_ritz'" if reason == "max_rounds" else ""
+    assert text.endswith(f"after 1 round; {REASONS[reason].remedy}{other}")
     assert "proven" in text
     assert "p = " not in text
     (doubted,) = concluded("dpi", reason, replace(FAR, proven=False, p=0.5))[1]
     assert "if nothing was missed (p = 0.5)" in doubted
     assert "proven" not in doubted
-    assert ("raise max_rounds, or take method='local_ritz'" in text) == (reason == "max_rounds")
+    (own,) = concluded("local_ritz", reason, FAR)[1]
+    assert own.endswith(f"; {REASONS[reason].remedy}")
     assert concluded("dpi", reason, FAR, tol=0.0) == (reason, [])
 
 
@@ -715,6 +718,8 @@ def test_another_method_follows_one_that_gives_up_and_not_one_that_is_done():
     assert followed(0) == ("residual", [1], "0")
     doubtful[0] = TIE
     assert followed(0, 1) == ("residual", [1], "0")
+    doubtful[0] = replace(CLOSE, vanishing=True)
+    assert followed(0, 1) == ("angle", [1], "0")
     doubtful[0] = FAR
     assert followed(0) == ("end", [1, 2, 3], "0")
     assert {name for name, reason in REASONS.items() if reason.given_up} == {
