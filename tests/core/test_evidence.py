@@ -35,7 +35,7 @@ from localpower.methods.ritz import (
     local_ritz,
     merged,
 )
-from localpower.methods.rounding import WireRounding
+from localpower.methods.rounding import SAFETY, WireRounding
 from localpower.methods.schedule import constant
 from localpower.methods.state import LONG, MOST_DRAWS, Doubt, State
 from localpower.worker.shard import Shard
@@ -539,6 +539,22 @@ def test_a_rounded_step_tells_what_rounding_may_have_done(name):
     assert rounded_step(engine, far, narrow).noise == 0.0  # too large to be rounded
 
 
+def test_a_rounded_step_counts_every_column_that_a_vector_is_made_of():
+    B = hidden_part()[0]
+    values, V = np.linalg.eigh(B)
+    values, V = values[::-1], V[:, ::-1]
+    mixed = np.eye(3) - 2 / 3  # of a vector, columns have a third, two thirds and two thirds
+    engine, unit = placed(rows_of(B)), UNITS["float32"]
+    step = rounded_step(engine, State(V[:, :3] @ mixed), WireRounding("float32", 2, 1e-3, EPS))
+    np.testing.assert_allclose(step.noise, unit * np.sqrt(2) * 5 / 3, rtol=1e-3)
+    known = State(V[:, :3], exact=(V[:, :3], B @ V[:, :3]))
+    gap = (values[1] - values[2]) / values[0]
+    for factor, rounded in ((1.2, False), (1.5, True)):  # of two columns, 1.41 have to fit
+        tol = factor * unit * SAFETY / gap
+        after = rounded_step(engine, known, WireRounding("float32", 2, tol, EPS))
+        assert (after.noise > 0) == rounded
+
+
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 def test_rounded_local_steps_know_the_image_of_an_orthonormal_basis(wire):
     B = hidden_part()[0]
@@ -982,3 +998,18 @@ def test_a_bound_of_what_is_hidden_stays_where_later_blocks_are_rounded():
     first, second, third, fourth = islice(states, 4)
     assert first.hidden < second.hidden < 2 * first.hidden  # the first block was rounded
     assert fourth.hidden == third.hidden == second.hidden
+
+
+def test_products_that_more_shards_round_are_less_exact():
+    A = np.random.default_rng(0).standard_normal((80, 20)) * 0.8 ** np.arange(20)
+    begin = State(np.linalg.qr(np.random.default_rng(1).standard_normal((20, 4)))[0])
+
+    def noises(*parts):
+        rounding = WireRounding("bfloat16", 2, 0.9, EPS, len(parts))
+        states = local_ritz(placed(*parts), begin, 2, proposal="residual", steps=1, start="random",
+                            rounding=rounding)  # fmt: skip
+        return next(states).noises
+
+    alone, many = noises(A), noises(*np.split(A, 4))
+    assert alone.min() > 0
+    np.testing.assert_allclose(many, 2 * alone, rtol=1e-6)

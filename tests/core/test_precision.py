@@ -126,6 +126,8 @@ def test_shards_that_round_before_they_add_are_as_wrong_as_the_root_of_their_num
         assert many.for_block(Standing(residual, 0.5)) == name
     assert replace(many, shards=1).for_block(Standing(1e-2, 0.5)) == "bfloat16"
     assert replace(many, name="float32").for_block(Standing(5e-4, 0.5)) == "float32"
+    countless = replace(many, name="float32", shards=2**40)  # no digits are left, but a few bytes
+    assert countless.for_block(Standing(1e-14, 0.5)) == "float32"
     edge = WireRounding("bfloat16", 4, 2.0**-3, 1e-12, shards=4)  # 2^-8 times 4 is a half of 2^-5
     assert edge.for_block(Standing(1.0, 0.25)) == "bfloat16"
     assert replace(edge, rank=5).for_block(Standing(1.0, 0.25)) == "float32"

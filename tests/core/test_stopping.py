@@ -19,6 +19,7 @@ from localpower.engines.inline import Inline
 from localpower.engines.ledgered import Ledgered
 from localpower.iteration import ROUNDS, Relay, answer_of, doubt_of, follow, relay_of
 from localpower.methods import REGISTRY, Auto, Choice, Method, Start, costs, method_from
+from localpower.methods.exact import FactoredState
 from localpower.methods.factors import ZERO, is_graded
 from localpower.methods.local_ritz import start_of
 from localpower.methods.state import MOST_DRAWS, State
@@ -280,6 +281,7 @@ def test_what_has_no_room_does_not_follow_a_choice():
     assert chosen_of(**SPARSE) == ("block_lanczos", 11, ["local_ritz"])  # far more than the rows
     rounds, others = chosen_of(**SPARSE | {"entries": 50_000_000})[1:]
     assert (rounds, others) == (11, ["local_ritz", "tsqr"])
+    assert chosen_of(entries=100) == ("gram", 1, ["tsqr"])  # what is little has room anyway
 
 
 def test_options_of_a_choice_are_those_of_what_is_chosen_and_of_what_follows():
@@ -750,6 +752,8 @@ def test_a_writer_knows_which_reasons_more_rounds_would_not_change(tmp_path, rea
     writer.keep(Snapshot(STATE, (), (), reason))
     assert writer.found(method).reason == (reason if kept else None)
     assert replace(writer, where=replace(where, resume=False)).found(method) is None
+    writer.keep(Snapshot(FactoredState(np.eye(4, 2), sizes=np.ones(4)), (), (), reason))
+    assert type(writer.found(method_from("tsqr")).state) is FactoredState
 
 
 def test_a_writer_writes_when_it_is_time_or_the_run_ends(tmp_path):
