@@ -730,9 +730,11 @@ def test_a_shard_without_so_many_directions_sends_fewer(way):
     assert F.shape[1] == 2 or way == "iterated"
 
 
+@pytest.mark.parametrize("zeros", [0, 7])
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
-def test_the_trace_is_that_of_the_rows_shifted_and_scaled(make):
+def test_the_trace_is_that_of_the_rows_shifted_and_scaled(make, zeros):
     A = part(9, 5, 0)
+    A[:zeros] *= np.eye(zeros, 5)
     shift, factor = A.mean(axis=0) + 0.5, np.linspace(0.5, 2, 5)
     matrix = LocalMatrix(Shard((make(A),), 5, A.dtype))
     np.testing.assert_allclose(matrix.trace(), np.square(A).sum())

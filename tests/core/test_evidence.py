@@ -202,6 +202,12 @@ def test_products_are_as_inexact_as_they_are_large_not_as_what_is_outside_is():
     rounded = W - 4 * EPS * np.linalg.norm(W, 2) * sent  # as a product in floating point may be
     assert np.linalg.eigvalsh(sent.T @ rounded)[-1] < h
     assert probes.learn(sent, rounded).chance(h) == 1.0
+    B, Z, _ = hidden_part()
+    large = replace(draw(Z, (7, 1), 1, EPS), reach=1e3)  # what was in an earlier product stays
+    after = large.learn(large.following, B @ large.following)
+    assert after.reach == 1e3
+    plain = replace(large, reach=0.0).learn(large.following, B @ large.following)
+    np.testing.assert_allclose(plain.reach, np.linalg.norm(B @ large.following, 2))
 
 
 def test_a_hidden_value_is_never_improbable_more_often_than_told():

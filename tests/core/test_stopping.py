@@ -459,13 +459,14 @@ def test_a_gram_matrix_that_was_chosen_is_followed_by_a_factor_where_it_shows_no
     assert asked.reason == "residual"
 
 
-def test_nothing_is_learnt_from_probes_where_only_a_proof_counts():
+@pytest.mark.parametrize("method", ["dpi", "local_power:steps=1"])
+def test_nothing_is_learnt_from_probes_where_only_a_proof_counts(method):
     flat = with_spectrum(80, np.r_[3, 2, np.ones(30)])  # the trace cannot prove it
 
     def run(certainty):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", lp.ConvergenceWarning)
-            return lp.svd(flat, 2, method="dpi", tol=1e-3, certainty=certainty, max_rounds=99,
+            return lp.svd(flat, 2, method=method, tol=1e-3, certainty=certainty, max_rounds=99,
                           workers=2, rng=0)  # fmt: skip
 
     strict, lenient = run("proven"), run(1e-6)
@@ -474,6 +475,14 @@ def test_nothing_is_learnt_from_probes_where_only_a_proof_counts():
     assert (lenient.reason, lenient.certificate.proven) == ("angle", False)
     assert lenient.certificate.p <= 1e-6
     assert len({record.bytes_up for record in lenient.history}) == 2  # with probes, and without
+
+
+@pytest.mark.parametrize("method", ["local_ritz:start=random", "block_lanczos"])
+def test_a_search_learns_from_probes_what_nothing_proves(method):
+    flat = with_spectrum(80, np.r_[3, 2, np.ones(30)])
+    result = lp.svd(flat, 2, method, tol=1e-3, max_rounds=99, workers=2, rng=0)
+    assert (result.reason, result.certificate.proven) == ("angle", False)
+    assert 0 < result.certificate.p <= 1e-6
 
 
 def test_a_result_is_what_is_certified_near_the_answer_or_after_local_steps():
