@@ -56,5 +56,5 @@ $(VENV)/ready: $(BUILD)
 	touch $@
 
 clean:
-	rm -f src/localpower/core/libkernels.so
+	rm -f src/localpower/worker/libkernels.so
 	rm -rf $(VENV) .venv-demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

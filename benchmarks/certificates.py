@@ -68,6 +68,7 @@ METHODS = (
 )
 
 
+OPTIONS = ("proposal", "schedule", "start", "width")  # of methods
 STARTED = ("local_ritz", "block_krylov")
 
 # Matrices
@@ -310,10 +311,18 @@ def examine(number: int) -> Row:
             warnings.simplefilter("error")
             warnings.simplefilter("ignore", lp.ConvergenceWarning)
             warnings.simplefilter("ignore", lp.DataHint)
-            result = lp.svd(case.blocks, case.rank, engine="inline", **o)
+            result = lp.svd(case.blocks, case.rank, engine="inline", **arguments(o))
         return Row(number, *like, **judged(A, result, o["tol"]))
     except Exception as error:
         return Row(number, *like, crashed=f"{type(error).__name__}: {error}")
+
+
+def arguments(drawn: dict[str, Any]) -> dict[str, Any]:
+    """Options as `svd` takes them: those of the method go into its text."""
+    mine = {key: drawn[key] for key in OPTIONS if drawn.get(key) is not None}
+    text = ",".join(f"{key}={value}" for key, value in mine.items())
+    others = {key: value for key, value in drawn.items() if key not in OPTIONS}
+    return others | {"method": f"{drawn['method']}:{text}"}
 
 
 def judged(A: np.ndarray, result: lp.Result, tol: float) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def undisturbed(method: str, shards: int) -> lp.Result:
 def fit(engine: str | Engine, method: str, shards: int, callback: Any = None) -> lp.Result:
     """One run."""
     return lp.svd(rows(), RANK, method=method, workers=shards, engine=engine, max_rounds=6, rng=0,
-                  deadline=DEADLINE, retries=RETRIES, callback=callback)  # fmt: skip
+                  faults=lp.Faults(DEADLINE, RETRIES), callback=callback)  # fmt: skip
 
 
 def workers() -> list[psutil.Process]:

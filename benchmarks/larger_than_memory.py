@@ -62,7 +62,8 @@ def fit_dense(path: str, truth: str, steps: int, memory: str) -> dict[str, objec
         show(f"p = {steps}, round {record.round}: sine {sine:.2e}")
         return sine <= GOAL
 
-    result = lp.svd(path, RANK, steps=steps, memory=memory, max_rounds=200, rng=0, callback=near)
+    method = lp.LocalPower(steps=steps)
+    result = lp.svd(path, RANK, method, memory=memory, max_rounds=200, rng=0, callback=near)
     read = result.ledger.phase("iterate").bytes_read
     return {"rounds": len(result.history), "sine": sine, "bytes_read": read,
             "passes": read / os.path.getsize(path)}  # fmt: skip
@@ -79,7 +80,7 @@ def fit_sparse(seed: int, steps: int) -> dict[str, object]:
     X = csr_array((rng.standard_normal(n * q), columns.ravel(), starts), shape=(n, d))
     X.sum_duplicates()
     size = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
-    result = lp.svd(X, RANK, steps=steps, max_rounds=3, rng=0)
+    result = lp.svd(X, RANK, lp.LocalPower(steps=steps), max_rounds=3, rng=0)
     return {"rounds": len(result.history), "limit_bytes": 3 * size + 5 * d * RANK * 8}
 
 

@@ -23,10 +23,10 @@ HERE = Path(__file__).parent
 NUMBERS, PICTURE = HERE / "picture.csv", HERE.parent / "docs" / "rounds.svg"
 RANK, SHARDS, ROUNDS, LOWEST = 5, 8, 80, 1e-8
 METHODS = {
-    "LocalRitz": ({"method": "local_ritz"}, "#2f81f7"),
-    "block Krylov": ({"method": "block_krylov", "start": "random"}, "#1a9e5c"),
-    "DPI": ({"method": "dpi"}, "#d9691c"),
-    "LocalPower, p = 4": ({"method": "local_power", "steps": 4}, "#c45bb0"),
+    "LocalRitz": ("local_ritz", "#2f81f7"),
+    "block Krylov": ("block_krylov:start=random", "#1a9e5c"),
+    "DPI": ("dpi", "#d9691c"),
+    "LocalPower, p = 4": ("local_power:steps=4", "#c45bb0"),
 }
 LEFT, TOP, WIDE, HIGH = 56, 34, 560, 240  # of the plot, in pixels
 GREY = "#7d8590"
@@ -40,7 +40,7 @@ def measure(folder):
     with NUMBERS.open("w", newline="", encoding="utf-8") as stream:
         table = csv.writer(stream)
         table.writerow(["method", "round", "error"])
-        for name, (options, _) in METHODS.items():
+        for name, (method, _) in METHODS.items():
 
             def note(record, state, name=name):
                 error = lp.subspace_distance(target, state.basis[:, :RANK])
@@ -48,7 +48,7 @@ def measure(folder):
                 return error <= LOWEST
 
             how = {"workers": SHARDS, "max_rounds": ROUNDS, "rng": 0, "callback": note}
-            lp.svd(X, RANK, **how, **options)
+            lp.svd(X, RANK, method, **how)
 
 
 def place(number, error):

@@ -25,19 +25,17 @@ from localpower.paper.problems import load
 RANK, GOALS, MOST = 5, (1e-4, 1e-8), 1000
 PATIENCE = 50  # rounds without progress after which a method is given up
 METHODS = {
-    "dpi": {"method": "dpi", "width": RANK},
-    "local_power p=4": {"method": "local_power", "steps": 4, "width": RANK},
-    "local_power halving": {"method": "local_power", "steps": 4, "schedule": "halving",
-                            "width": RANK},
-    "local_power adaptive": {"method": "local_power", "steps": 4, "schedule": "adaptive",
-                             "width": RANK},
-    "gram": {"method": "gram"},
-    "tsqr": {"method": "tsqr"},
-    "block_krylov": {"method": "block_krylov"},
-    "block_lanczos": {"method": "block_lanczos"},
-    "local_ritz": {"method": "local_ritz"},
-    "local_ritz all+residual": {"method": "local_ritz", "proposal": "all+residual"},
-}  # fmt: skip
+    "dpi": f"dpi:width={RANK}",
+    "local_power p=4": lp.LocalPower(steps=4, width=RANK),
+    "local_power halving": lp.LocalPower(steps=4, schedule="halving", width=RANK),
+    "local_power adaptive": lp.LocalPower(steps=4, schedule="adaptive", width=RANK),
+    "gram": "gram",
+    "tsqr": "tsqr",
+    "block_krylov": "block_krylov",
+    "block_lanczos": "block_lanczos",
+    "local_ritz": "local_ritz",
+    "local_ritz all+residual": lp.LocalRitz(proposal="all+residual"),
+}
 FIELDS = ("data", "rows", "columns", "shards", "alike", "eta", "method", "goal", "rounds", "hops",
           "bytes", "reached", "seed", "version")  # fmt: skip
 
@@ -72,7 +70,9 @@ def cases(data_dir: str | None) -> Iterator[tuple[str, np.ndarray, int, bool]]:
         yield name, X[np.argsort(X @ X[0])], 8, False
 
 
-def measure(X: np.ndarray, target: np.ndarray, shards: int, how: dict, seed: int) -> Iterator[dict]:
+def measure(
+    X: np.ndarray, target: np.ndarray, shards: int, method: str | lp.methods.Method, seed: int
+) -> Iterator[dict]:
     """Run a method until it reaches the last goal; tell what each goal took."""
     reached: list[tuple[float, int]] = []
 
@@ -85,7 +85,7 @@ def measure(X: np.ndarray, target: np.ndarray, shards: int, how: dict, seed: int
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lp.ConvergenceWarning)
-        result = lp.svd(X, RANK, workers=shards, max_rounds=MOST, rng=seed, callback=near, **how)
+        result = lp.svd(X, RANK, method, workers=shards, max_rounds=MOST, rng=seed, callback=near)
     iterate = result.ledger.phase("iterate")
     for goal in GOALS:
         first = next((number for sine, number in reached if sine <= goal), None)

@@ -60,7 +60,7 @@ def measure(X: np.ndarray, seed: int) -> list[dict[str, object]]:
         for wire in ("float64", "float32", "bfloat16"):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", lp.ConvergenceWarning)
-                result = lp.svd(X, RANK, method=method, tol=TOL, wire=wire, workers=SHARDS,
+                result = lp.svd(X, RANK, f"{method}:wire={wire}", tol=TOL, workers=SHARDS,
                                 max_rounds=MOST, rng=seed)  # fmt: skip
             moved = result.ledger.phase("iterate")
             total = moved.bytes_up + moved.bytes_down

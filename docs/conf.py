@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.util.nodes import make_refnode
 
 import localpower
-from localpower.cli.commands import _parser
+from localpower.cli.commands import make_parser
 
 os.environ["COLUMNS"] = "72"  # of usage lines
 
@@ -218,7 +218,7 @@ def _name(app: Sphinx, env: Any, node: Any, content: nodes.Element) -> nodes.Ele
 def _commands(app: Sphinx, page: str, source: list[str]) -> None:
     """Write every command with its options, from the parser itself, below the text of the page."""
     if page == "reference/commands":
-        source[0] += "\n".join(_below("localpower", _parser()))
+        source[0] += "\n".join(_below("localpower", make_parser()))
 
 
 def _below(name: str, parser: argparse.ArgumentParser) -> list[str]:

@@ -14,12 +14,12 @@ from sklearn.datasets import load_digits
 import localpower as lp
 
 RANK, WIDTH, SHARDS, ROUNDS = 5, 8, 8, 12
-AT_WORKERS = {"align_at": "worker"}
+HOW = {"align_at": "worker", "width": WIDTH}
 METHODS = {
-    "LocalPower, p = 4, halving": {"steps": 4, "schedule": "halving:3", **AT_WORKERS},
-    "LocalPower, p = 4": {"steps": 4, **AT_WORKERS},
-    "power iteration (DPI), p = 1": {"method": "dpi"},
-    "one-shot averaging, p = 48": {"method": "one_shot", "steps": 48, **AT_WORKERS},
+    "LocalPower, p = 4, halving": lp.LocalPower(steps=4, schedule="halving:3", **HOW),
+    "LocalPower, p = 4": lp.LocalPower(steps=4, **HOW),
+    "power iteration (DPI), p = 1": lp.methods.PowerIteration(width=WIDTH),
+    "one-shot averaging, p = 48": lp.methods.OneShot(steps=48, **HOW),
 }
 
 
@@ -34,20 +34,19 @@ def main(folder):
     print("The error is the sine of the largest angle to the components of numpy.linalg.svd.\n")
 
     curves, results = {}, {}
-    for name, options in METHODS.items():
+    for name, method in METHODS.items():
         if not curves:
             print(f"{name}:\n{'round':>7} {'steps':>5} {'moved':>9}    error")
         curves[name] = []
         results[name] = lp.pca(
             X,
             RANK,
-            width=WIDTH,
+            method,
             workers=SHARDS,
-            shuffle=True,
+            partition="shuffled",
             max_rounds=ROUNDS,
             rng=0,
             callback=follow(curves[name], Vt[:RANK].T, live=len(curves) == 1),
-            **options,
         )
     print(
         f"\n{'':<30} {'to 2e-2':>9} {'rounds':>8} {'moved':>9} {'error':>9} {'values off by':>14}"

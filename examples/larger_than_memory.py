@@ -15,9 +15,9 @@ import localpower as lp
 
 ROWS, BLOCK, RANK, MEMORY = 400_000, 10_000, 5, "32MB"
 METHODS = {
-    "power iteration, p = 1": {"method": "dpi"},
-    "LocalPower, p = 8, halving": {"steps": 8, "schedule": "halving"},
-    "LocalRitz": {"method": "local_ritz"},
+    "power iteration, p = 1": "dpi",
+    "LocalPower, p = 8, halving": lp.LocalPower(steps=8, schedule="halving"),
+    "LocalRitz": "local_ritz",
 }
 
 
@@ -43,9 +43,8 @@ def main(picture):
         write(path)
         size = path.stat().st_size
         print(f"a file of {size / 1e6:.0f} MB, and {MEMORY} for its rows")
-        for name, options in METHODS.items():
-            how = {"tol": 1e-4, "max_rounds": 100, "rng": 0, "memory": MEMORY} | options
-            result = lp.pca(path, RANK, **how)
+        for name, method in METHODS.items():
+            result = lp.pca(path, RANK, method, tol=1e-4, max_rounds=100, memory=MEMORY, rng=0)
             read = np.cumsum([record.bytes_read for record in result.history]) / size
             angles = [record.angle for record in result.history]
             axes.semilogy(read, angles, "o-", markersize=4, label=name)

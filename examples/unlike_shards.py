@@ -13,7 +13,10 @@ from sklearn.datasets import load_digits
 import localpower as lp
 
 RANK, SHARDS, ROUNDS = 5, 5, 60
-RUNS = {f"LocalPower, p = {p}": {"steps": p, "max_rounds": ROUNDS} for p in (1, 2, 4, 8)}
+RUNS = {
+    f"LocalPower, p = {p}": {"method": lp.LocalPower(steps=p), "max_rounds": ROUNDS}
+    for p in (1, 2, 4, 8)
+}
 RUNS["LocalRitz"] = {"method": "local_ritz", "tol": 1e-8}
 
 

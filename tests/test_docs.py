@@ -15,7 +15,10 @@ from browser import faint, opened, overflowing
 from test_examples import EXAMPLES, PICTURES
 
 import localpower as lp
-from localpower.show import summary as overview
+from localpower.data.detect import FORMATS
+from localpower.engines.registry import ROWS
+from localpower.methods import REGISTRY
+from localpower.stopping import REASONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -42,10 +45,22 @@ def blocks(page):
             yield reason, language, code, text[: found.start()].count("\n") + 1
 
 
+@pytest.fixture
+def own_registries():
+    """Methods, engines and formats that a page registers are gone afterwards."""
+    tables = REGISTRY, ROWS, FORMATS
+    before = [dict(table) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
 def runs(page):
     return any(reason is None for reason, *_ in blocks(page))
 
 
+@pytest.mark.usefixtures("own_registries")
 @pytest.mark.parametrize("page", [*filter(runs, PAGES)], ids=lambda page: page.stem)
 def test_the_code_of_a_page_prints_what_the_page_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -119,12 +134,16 @@ def test_code_is_nowhere_but_in_blocks_that_are_run(page):
     assert not re.search(r"```|~~~|^ {4}\S|>>>", FENCE.sub("", text), re.M)
 
 
-def test_the_table_of_reasons_says_what_the_page_of_a_run_says():
+def test_the_table_of_reasons_says_what_a_run_says():
     text = (DOCS / "certificate.md").read_text(encoding="utf-8").replace("`", "")
-    rows = {row.split("|")[1].strip(): row for row in text.splitlines() if row.startswith("|")}
-    for reason, (why, advice) in overview.REASONS.items():
-        assert why in rows[f'"{reason}"']
-        assert advice in rows[f'"{reason}"']
+    lines = [line.split("|") for line in text.splitlines() if line.startswith('| "')]
+    rows = {line[1].strip().strip('"'): line[2:] for line in lines}
+    assert list(rows) == list(REASONS)
+    for name, reason in REASONS.items():
+        converged, meaning, remedy, *_ = rows[name]
+        assert (converged.strip() == "yes") is reason.converged
+        assert reason.meaning in meaning
+        assert reason.remedy in remedy
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from localpower.cli.commands import main, make_parser
+from localpower.methods import REGISTRY
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -74,7 +75,7 @@ def test_the_help_of_every_command_fits_a_screen_and_starts_with_an_example(
 
 def test_all_options_are_explained_on_request(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    for word, rare in (("fit", "--align-at"), ("plan", "--width"), ("transform", "--delimiter")):
+    for word, rare in (("fit", "--certainty"), ("plan", "--width"), ("transform", "--delimiter")):
         for option, explained in (("--help", False), ("--help-all", True)):
             with pytest.raises(SystemExit) as end:
                 main([word, option])
@@ -82,6 +83,16 @@ def test_all_options_are_explained_on_request(capsys, monkeypatch):
             assert end.value.code == 0
             assert rare in text
             assert bool(re.search(rf"^  {rare} [A-Z]+ ", text, re.MULTILINE)) is explained
+
+
+def test_the_help_of_fit_lists_every_method_with_its_options(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help-all"])
+    text = capsys.readouterr().out.partition("methods and their options:\n")[2]
+    listed = re.split(r"^  (?=\w)", text, flags=re.MULTILINE)[1:]
+    assert [part.split()[0] for part in listed] == [*REGISTRY]
+    for part, form in zip(listed, REGISTRY.values(), strict=True):
+        assert re.findall(r"^      (\w+)=", part, re.MULTILINE) == [*form.options()]
 
 
 @pytest.mark.filterwarnings("default")
@@ -124,4 +135,4 @@ def test_errors_name_options_as_the_command_takes_them(tmp_path, capsys):
     assert "--rank 9 is more than" in capsys.readouterr().err
     compare = ["compare", str(tmp_path / "my.csv"), "-k", "1", *drop]
     assert main([*compare, "--methods", "dpi:steps=x"]) == 2
-    assert "local_power:steps=8,schedule=halving" in capsys.readouterr().err
+    assert "'steps=x' is not an option of it: take some of width, wire" in capsys.readouterr().err

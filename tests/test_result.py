@@ -21,6 +21,7 @@ from helpers import METHODS, same_bits, with_spectrum
 import localpower as lp
 from localpower.show import summary as overview
 from localpower.show.rows import look
+from localpower.stopping import REASONS
 
 A = with_spectrum(200, 0.6 ** np.arange(9), seed=3)
 
@@ -98,7 +99,7 @@ def test_numbers_are_blamed_only_where_more_digits_would_help(tol, reason):
     with pytest.warns(lp.ConvergenceWarning, match=reason):
         result = lp.svd(flat, 2, tol=tol, **how)
     assert (result.reason, result.converged) == (reason, False)
-    assert overview.ENDS[reason][0] in overview.verdict(result).text
+    assert REASONS[reason].meaning in overview.verdict(result).text
 
 
 def test_saving_replaces_a_model(tmp_path):

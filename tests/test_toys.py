@@ -1,4 +1,4 @@
-"""A method from outside of the package, by public names alone, works wherever others do."""
+"""A method, an engine and a format from outside, by public names alone, work like all others."""
 
 import json
 import re
@@ -11,9 +11,10 @@ import pytest
 from helpers import ENGINES, same_bits, with_spectrum
 
 import localpower as lp
+import localpower.data
+import localpower.engines
 from localpower.cli import main
-from localpower.methods import Estimate, Method, Start, State, option, register
-from localpower.worker.tasks import PowerSteps
+from localpower.methods import Estimate, Method, PowerSteps, Start, State, option, register
 
 A = with_spectrum(240, 0.6 ** np.arange(12), seed=3)
 K = 3
@@ -45,10 +46,6 @@ class Toy(Method):
     planned: ClassVar[dict] = {"every": 2}
     compared: ClassVar[tuple[dict, ...]] = ({}, {"every": 3})
 
-    @property
-    def name(self) -> str:
-        return "toy"
-
     def states(self, engine, start: Start) -> Iterator[State]:
         state = start.begin(engine)
         if not isinstance(state, ToyState):
@@ -72,11 +69,78 @@ class Toy(Method):
         return Estimate(records, rounds * problem.product(problem.width))
 
 
+class ToyEngine(localpower.engines.ClusterEngine):
+    """Two hosts in this process."""
+
+    def __init__(self):
+        super().__init__()
+        self.hosts = [localpower.engines.ShardHost(f"on host {at}") for at in range(2)]
+
+    @property
+    def size(self):
+        return 2
+
+    def _gather(self, count, adopted):
+        for host in self.hosts:
+            host.forget()
+
+    def _hold(self, numbers):
+        for n in numbers:
+            self.hosts[n % 2].hold(n, self._shards[n], persisting=self._persisting.get(n))
+
+    def _exchange(self, task, numbers):
+        return (self.hosts[n % 2].run(n, task.for_shard(n)) for n in numbers)
+
+
+def read_toys(path):
+    """Numbers separated by slashes, a row a line."""
+    lines = path.read_text().splitlines()
+    for start in range(0, len(lines), 100):
+        yield np.array([line.split("/") for line in lines[start : start + 100]], dtype=float)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _registered():
     register("toy", Toy)
+    localpower.engines.register("toys", ToyEngine)
+    localpower.data.register("toy rows", [".toy"], read_toys)
     yield
     del lp.methods.REGISTRY["toy"]
+    del localpower.engines.registry.ROWS["toys"]
+    del localpower.data.detect.FORMATS["toy rows"]
+
+
+@pytest.fixture
+def toy_file(tmp_path):
+    path = tmp_path / "rows.toy"
+    path.write_text("".join("/".join(map(repr, row)) + "\n" for row in A.tolist()))
+    return path
+
+
+@pytest.mark.parametrize("method", ["toy", "auto", "local_ritz", "local_power:schedule=halving"])
+def test_engine_and_format_from_outside_give_the_bits_of_our_own(toy_file, method):
+    options = {"tol": 1e-8, "workers": 5, "max_rounds": 200, "rng": 0}
+    own = lp.svd(A, K, method, engine="inline", **options)
+    toys = lp.svd(toy_file, K, method, engine="toys", **options)
+    assert same_bits(own, toys)
+    assert toys.ledger == own.ledger
+    assert toys.run["engine"] == "toyengine"
+
+
+def test_all_three_together_are_planned_compared_resumed_and_reported(toy_file, capsys):
+    folder = toy_file.parent
+    assert "toy:every=2" in str(lp.plan(toy_file, K, workers=4))
+    found = lp.compare(toy_file, K, methods="toy,dpi", engine="toys", workers=4, rng=0)
+    assert same_bits(found["toy"].result, fit("toy", tol=1e-6, max_rounds=100))
+    run = ["fit", str(toy_file), "-k", "3", "-m", "4", "--seed", "0", "--method", "toy"]
+    run += ["--engine", "toys", "--checkpoint", str(folder / "ck"), "-o", str(folder / "model")]
+    assert main([*run, "--max-rounds", "3"]) == 0
+    page = folder / "run.html"
+    assert main([*run, "--max-rounds", "7", "--resume", "--report", str(page)]) == 0
+    assert same_bits(lp.Result.load(folder / "model"), fit("toy", max_rounds=7))
+    assert "rows.toy" in page.read_text(encoding="utf-8")
+    assert main(["compare", str(toy_file), "-k", "3", "--methods", "toy", "--engine", "toys"]) == 0
+    assert "toy" in capsys.readouterr().out
 
 
 def fit(method="toy:every=2", **options):

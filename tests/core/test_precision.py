@@ -79,7 +79,11 @@ def test_rounding_of_power_iteration_is_a_tenth_of_what_is_still_wrong():
     narrow = WireRounding("float32", 2, 1e-3, 1e-9)
     assert narrow.tolerable(None) == 1.0
     assert narrow.tolerable(Standing(0.5, 0.2)) == 0.5 / SAFETY
-    np.testing.assert_allclose(narrow.tolerable(Standing(1e-9, 0.2)), 2e-4 / SAFETY)
+    near = Standing(1e-9, 0.2)  # half of what the tolerance allows, in all columns and shards
+    np.testing.assert_allclose(narrow.tolerable(near), 2e-4 / np.sqrt(2) / 2)
+    many = WireRounding("float32", 2, 1e-3, 1e-9, shards=50)
+    np.testing.assert_allclose(many.tolerable(near), 2e-4 / 10 / 2)
+    np.testing.assert_allclose(many.bound, UNITS["float32"] * np.sqrt(50))
 
 
 def test_rounding_limits_a_residual_that_is_no_more_than_twice_as_large():

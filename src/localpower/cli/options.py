@@ -13,7 +13,7 @@ from textwrap import fill, indent
 from typing import Any, NoReturn
 
 from localpower.api import svd
-from localpower.comparison import shown
+from localpower.comparison import compare, shown
 from localpower.data.blocks import Options
 from localpower.data.partition import PARTITIONS
 from localpower.methods import CERTIFIED, EXACT, EXAMPLE, REGISTRY
@@ -24,8 +24,9 @@ from localpower.planning import FLOPS, NETWORKS, plan
 WHERE = "folder of data sets, before LOCALPOWER_DATA and the user's cache"
 READING = "columns", "drop", "label", "header", "delimiter", "key", "missing"  # a model has them
 SPELT = {"rng": "seed"}  # names that are others on the command line
-NAMES = sorted({*signature(svd).parameters, *signature(plan).parameters,
-                *(entry.name for entry in fields(Options)), "cache"} - {"data"},
+CALLED = svd, plan, compare  # whose arguments are options here
+NAMES = sorted({name for function in CALLED for name in signature(function).parameters}
+               | {entry.name for entry in fields(Options)} | {"cache"},
                key=len, reverse=True)  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from localpower.methods.local_power import LocalPower, OneShot, PowerIteration
 from localpower.methods.local_ritz import BlockKrylov, LocalRitz, leading_values
 from localpower.methods.randomized import RandomizedSVD
 from localpower.methods.state import State
+from localpower.worker.tasks import PowerSteps
 
 __all__ = [
     "REGISTRY",
@@ -39,6 +40,7 @@ __all__ = [
     "Method",
     "OneShot",
     "PowerIteration",
+    "PowerSteps",
     "Problem",
     "RandomizedSVD",
     "Start",

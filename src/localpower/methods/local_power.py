@@ -21,7 +21,7 @@ from localpower.core.alignment import ALIGNMENTS, to_first
 from localpower.core.certificate import ROUNDING, rayleigh_ritz
 from localpower.core.checks import whole
 from localpower.core.linalg import Array, fold, orth, qr
-from localpower.core.rounding import from_wire, to_wire
+from localpower.core.rounding import UNITS, from_wire, to_wire
 from localpower.engines.base import Engine
 from localpower.methods.base import (
     Method,
@@ -280,7 +280,7 @@ def local_power(
             known = Z, first
             if rounding is not None:
                 Q, image, turn = orthonormal(Z, first)
-                known, noise = (Q, image), rounding.unit * float(np.linalg.norm(turn))
+                known, noise = (Q, image), rounding.bound * float(np.linalg.norm(turn))
         basis = orth(Y, overwrite=not exact).astype(engine.dtype, copy=False)
         pace = 0
         if isinstance(schedule, Adaptive) and known is not None:
@@ -351,7 +351,7 @@ def rounded_step(
     tolerable, name = rounding.tolerable(rounding.standing(state.exact, state.noise)), rounding.name
     start: Array | float = 0.0
     image: Array | float = 0.0
-    noise = rounding.unit * float(np.sqrt(k))
+    noise = UNITS[name]
     if noise > tolerable and reference is not None:
         start, image = reference
         for columns in (slice(0, k), slice(k, None)):  # the leading ones move less and less
@@ -366,7 +366,7 @@ def rounded_step(
     _, X, Y = rayleigh_ritz(Q, Y)
     lead = np.abs(turn @ (Q.T @ X[:, :k]))  # of what was sent, in the leading vectors
     sizes = np.linalg.norm(from_wire(sent), axis=0)
-    noise = rounding.unit * float(np.linalg.norm(sizes @ lead)) if name else 0.0
+    noise = rounding.bound * float(np.linalg.norm(sizes @ lead)) if name else 0.0
     return _joined(
         replace(
             state,

@@ -40,7 +40,7 @@ class WireRounding:
     shards: int = 1
 
     @property
-    def unit(self) -> float:
+    def bound(self) -> float:
         """What rounding may do to the product of a unit vector, of the largest eigenvalue.
 
         Shards round before they add, and their products may cancel in the sum: ``Σ‖B_i q‖ ≤
@@ -60,9 +60,16 @@ class WireRounding:
         gap = (float(values[self.rank - 1]) + float(np.linalg.norm(R, 2)) - least) / top
         return Standing(max(float(np.linalg.norm(R, axis=0).max()) / top, floor), gap)
 
+    @property
+    def spread(self) -> float:
+        """How many times the rounding of one column of one product that may be, in k of them."""
+        return math.sqrt(self.shards * self.rank)
+
     def tolerable(self, found: Standing | None) -> float:
         """Rounding of a product of power iteration, relative, that does not matter now."""
-        return 1.0 if found is None else max(found.residual, self.tol * found.gap) / SAFETY
+        if found is None:
+            return 1.0
+        return max(found.residual / SAFETY, self.tol * found.gap / (2 * self.spread))
 
     def limits(self, found: Standing | None, noise: float) -> bool:
         """Whether rounding so far is what keeps the residual from being smaller."""
@@ -74,8 +81,7 @@ class WireRounding:
         gap = 0.0 if found is None else found.gap
         goal = max(self.tol * gap, ROUNDING * self.eps) / 2
         known = [(name, unit) for name, unit in UNITS.items() if unit <= UNITS[self.name]]
-        spread = math.sqrt(self.shards * self.rank)
-        fits = [name for name, unit in known if unit * spread * part <= goal]
+        fits = [name for name, unit in known if unit * self.spread * part <= goal]
         return fits[-1] if fits else "float64"
 
 
