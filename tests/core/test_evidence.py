@@ -35,7 +35,7 @@ from localpower.methods.ritz import (
     local_ritz,
     merged,
 )
-from localpower.methods.rounding import SAFETY, WireRounding
+from localpower.methods.rounding import WireRounding
 from localpower.methods.schedule import constant
 from localpower.methods.state import LONG, MOST_DRAWS, Doubt, State
 from localpower.worker.shard import Shard
@@ -555,10 +555,11 @@ def test_a_rounded_step_counts_every_column_that_a_vector_is_made_of():
     np.testing.assert_allclose(step.noise, unit * np.sqrt(2) * 5 / 3, rtol=1e-3)
     known = State(V[:, :3], exact=(V[:, :3], B @ V[:, :3]))
     gap = (values[1] - values[2]) / values[0]
-    for factor, rounded in ((1.2, False), (1.5, True)):  # of two columns, 1.41 have to fit
-        tol = factor * unit * SAFETY / gap
-        after = rounded_step(engine, known, WireRounding("float32", 2, tol, EPS))
-        assert (after.noise > 0) == rounded
+    for shards in (1, 4):  # half of what the tolerance allows has to have room for all of them
+        spread = np.sqrt(2 * shards)
+        for factor, rounded in ((0.9, False), (1.1, True)):
+            wire = WireRounding("float32", 2, factor * unit * 2 * spread / gap, EPS, shards)
+            assert (rounded_step(engine, known, wire).noise > 0) == rounded
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])

@@ -123,9 +123,9 @@ def test_the_first_block_is_sent_in_full_where_digits_are_wanted():
 
 
 def test_shards_that_round_before_they_add_are_as_wrong_as_the_root_of_their_number():
-    assert WireRounding("float32", 2, 1e-3, 1e-9).unit == UNITS["float32"]
+    assert WireRounding("float32", 2, 1e-3, 1e-9).bound == UNITS["float32"]
     many = WireRounding("bfloat16", 2, 1e-3, 1e-12, shards=900)
-    assert many.unit == 30 * UNITS["bfloat16"]
+    assert many.bound == 30 * UNITS["bfloat16"]
     for residual, name in ((1e-2, "float32"), (1e-3, "float32"), (5e-4, "bfloat16")):
         assert many.for_block(Standing(residual, 0.5)) == name
     assert replace(many, shards=1).for_block(Standing(1e-2, 0.5)) == "bfloat16"
