@@ -6,6 +6,7 @@ from operator import add
 import numpy as np
 import pytest
 
+from localpower.core import linalg
 from localpower.core.linalg import FAN_IN, fold
 from localpower.worker.replies import PackedSum, Product, Proposal
 
@@ -67,3 +68,19 @@ def test_replies_that_cannot_be_overwritten_are_added_all_the_same():
         assert total.dtype == np.float64
         assert (total == 2).all()
         assert (first == 1).all()
+
+
+def test_a_decomposition_that_divide_and_conquer_fails_at_is_made_by_iteration(monkeypatch):
+    A = np.random.default_rng(0).standard_normal((9, 5))
+    expected = np.linalg.svd(A, full_matrices=False)
+
+    def failing(*args, **options):
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    monkeypatch.setattr(np.linalg, "svd", failing)
+    U, sizes, Vt = linalg.svd(A)
+    np.testing.assert_allclose(sizes, expected[1])
+    np.testing.assert_allclose((U * sizes) @ Vt, A, atol=1e-14)
+    assert (U.shape, Vt.shape) == ((9, 5), (5, 5))
+    with pytest.raises(np.linalg.LinAlgError):
+        linalg.svd(np.full((3, 2), np.nan))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from localpower.core.linalg import Array
+from localpower.core.linalg import Array, svd
 
 Alignment = Callable[[Array, Array], Array]
 
@@ -26,7 +26,7 @@ def procrustes(Z: Array, anchor: Array) -> Array:
     array([[0., 1.],
            [1., 0.]])
     """
-    W1, _, W2t = np.linalg.svd(Z.T @ anchor, full_matrices=False)
+    W1, _, W2t = svd(Z.T @ anchor)
     O: Array = W1 @ W2t
     return O
 

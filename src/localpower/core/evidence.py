@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from localpower.core.linalg import Array, qr
+from localpower.core.linalg import Array, qr, svd
 
 ROUNDING = 8.0  # units of the rounding of what is sent by which eigenvalues may move
 MOST_BLOCKS = 64  # that the Krylov space has at most
@@ -137,7 +137,7 @@ def _outside(W: Array, spaces: tuple[Array, ...], floor: float) -> Array:
     for _ in range(2):
         for S in spaces:
             W = W - S @ (S.T @ W)
-    U, sizes, _ = np.linalg.svd(W, full_matrices=False)
+    U, sizes, _ = svd(W)
     Q = U[:, sizes > floor]
     for S in spaces:
         Q = Q - S @ (S.T @ Q)

@@ -22,6 +22,23 @@ STEP = TALL // 8
 EIGH_COLUMNS = 200  # beyond, a few leading eigenpairs are found faster by Lanczos iteration
 
 
+def svd(A: Array) -> tuple[Array, Array, Array]:
+    """Singular value decomposition, (m, k), (k,) and (k, n) where k is the smaller of m and n.
+
+    Divide and conquer fails for some matrices with some builds of LAPACK, which say so; QR
+    iteration does not.
+    """
+    try:
+        U, sizes, Vt = np.linalg.svd(A, full_matrices=False)
+    except np.linalg.LinAlgError:
+        if not np.isfinite(A).all():
+            raise
+        from scipy.linalg import svd as with_driver
+
+        U, sizes, Vt = with_driver(A, full_matrices=False, lapack_driver="gesvd")
+    return U, sizes, Vt
+
+
 def orth(Y: Array, overwrite: bool = False) -> Array:
     """Orthonormal basis of the columns of `Y`, by Householder QR; of a tall `Y`, by Cholesky.
 
@@ -129,7 +146,7 @@ def _leave_rest(Q: Array, Y: Array, Z: Array, share: Array) -> None:
     squares = np.abs((Z * Y).sum(axis=0))  # ‖A z_j‖²: (eps‖A‖)² and nothing more if A z_j = 0
     live = Y[:, squares > noise**2 * squares.max()]
     live = live / np.abs(live).max(axis=0)  # squares of what is tiny may vanish
-    span, sizes, _ = np.linalg.svd(live / np.linalg.norm(live, axis=0), full_matrices=False)
+    span, sizes, _ = svd(live / np.linalg.norm(live, axis=0))
     span = span[:, sizes > noise * sizes.max(initial=0.0)]
     rank = span.shape[1]
     if rank < Q.shape[1]:

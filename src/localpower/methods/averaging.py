@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from localpower.core.alignment import to_first
-from localpower.core.linalg import Array, fold, pad_basis
+from localpower.core.linalg import Array, fold, pad_basis, svd
 from localpower.engines.base import Engine
 from localpower.methods.base import Method, Start, choice
 from localpower.methods.costs import Decay, Estimate, Problem
@@ -52,7 +52,7 @@ def _leading(factors: Iterable[Array], engine: Engine, rank: int) -> Array:
     """Top eigenvectors of ``Σ F_i F_iᵀ``; d×d is formed only where the factors are wider yet."""
     d, m = engine.columns, len(engine.rows)
     if m * rank < d:
-        vectors = np.linalg.svd(np.hstack(list(factors)), full_matrices=False)[0]
+        vectors = svd(np.hstack(list(factors)))[0]
     else:
         total = fold((Product(F @ F.T) for F in factors), m).product
         vectors = np.linalg.eigh(total)[1][:, ::-1]

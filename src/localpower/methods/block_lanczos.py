@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
-from localpower.core.linalg import Array
+from localpower.core.linalg import Array, svd
 from localpower.engines.base import Engine
 from localpower.methods.base import Method, Start, width_option
 from localpower.methods.costs import Decay, Estimate, Problem
@@ -198,7 +198,7 @@ def _doubted(state: LanczosState, doubt: Doubt | None, rank: int, eps: float) ->
 
 def _next_block(W: Array, S: Array, floor: float, eps: float) -> tuple[Array, Array]:
     """Factor what is left of a product, ``W = Q'L``, with Q' orthogonal to S to all digits."""
-    U, sizes, Vt = np.linalg.svd(W, full_matrices=False)
+    U, sizes, Vt = svd(W)
     count = min(int((sizes > floor).sum()), S.shape[0] - S.shape[1])
     small = int((sizes[:count] > sizes[0] / 4).sum())  # from here on, rounding of W is in U
     U[:, small:count] -= S @ (S.T @ U[:, small:count])

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from localpower.core.certificate import ROUNDING, Certificate, Known, certify_factor
-from localpower.core.linalg import EIGH_COLUMNS, Array, lanczos, pad_basis
+from localpower.core.linalg import EIGH_COLUMNS, Array, lanczos, pad_basis, svd
 from localpower.engines.base import Engine
 from localpower.methods.base import Method, Start
 from localpower.methods.costs import Decay, Estimate, Problem
@@ -124,7 +124,7 @@ def gram(engine: Engine, rank: int) -> Iterator[State]:
 def tsqr(engine: Engine, rank: int) -> Iterator[State]:
     """Right singular vectors of the R factor of all rows."""
     R = unpacked(engine.sum(LocalTriangle()).packed, engine.columns)
-    _, sizes, Vt = np.linalg.svd(R)
+    _, sizes, Vt = svd(R)
     basis = np.ascontiguousarray(Vt[:rank].T).astype(engine.dtype, copy=False)
     yield FactoredState(basis, round=1, steps=1, sizes=sizes)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from localpower.core.certificate import ROUNDING
-from localpower.core.linalg import Array
+from localpower.core.linalg import Array, svd
 from localpower.engines.base import Engine
 from localpower.methods.scaling import Columns
 from localpower.worker.replies import Factor, Rows, unpacked
@@ -52,7 +52,7 @@ def factors(
     basis = np.ascontiguousarray(basis)
     replies = list(engine.map(Triangle(basis, gram, variance)))
     R = [reply.R for reply in replies]
-    P, S, Wt = np.linalg.svd(np.vstack(R), full_matrices=False)
+    P, S, Wt = svd(np.vstack(R))
     V = basis @ Wt[:rank].T
     signs = np.array([np.where(v[np.abs(v).argmax()] < 0, -1, 1) for v in V.T], V.dtype)
     V *= signs

@@ -20,7 +20,7 @@ import numpy as np
 from localpower.core.alignment import ALIGNMENTS, to_first
 from localpower.core.certificate import ROUNDING, rayleigh_ritz
 from localpower.core.checks import whole
-from localpower.core.linalg import Array, fold, orth, qr
+from localpower.core.linalg import Array, fold, orth, qr, svd
 from localpower.core.rounding import UNITS, from_wire, to_wire
 from localpower.engines.base import Engine
 from localpower.methods.base import (
@@ -322,7 +322,7 @@ def _joined(state: State) -> State:
         return replace(state, base=None, joined=None, lacking=0.0)
     (X, G), (Z, image) = state.exact, state.base
     inside = X.T @ Z
-    U, sizes, Vt = np.linalg.svd(Z - X @ inside, full_matrices=False)
+    U, sizes, Vt = svd(Z - X @ inside)
     apart = min(int((sizes > APART).sum()), len(X) - X.shape[1])
     more = (image - G @ inside) @ (Vt[:apart].T / sizes[:apart])
     values, X, G = rayleigh_ritz(np.hstack([X, U[:, :apart]]), np.hstack([G, more]))

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from localpower.core.linalg import orth, pad_basis
+from localpower.core.linalg import orth, pad_basis, svd
 from localpower.engines.base import Engine
 from localpower.methods.base import Method, Start
 from localpower.methods.costs import Decay, Estimate, Problem
@@ -38,7 +38,7 @@ def dr_svd(
     blocks = split_rows(orth(np.vstack(R)), R)
     yield State(first, round=2, steps=1)
     Bt = engine.sum(Scatter([ProjectRows(W, block) for block in blocks])).product
-    V = np.linalg.svd(Bt, full_matrices=False)[0][:, :rank]
+    V = svd(Bt)[0][:, :rank]
     yield State(pad_basis(V, rank).astype(engine.dtype, copy=False), round=3, steps=2)
 
 

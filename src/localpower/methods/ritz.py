@@ -31,7 +31,7 @@ from typing import ClassVar
 import numpy as np
 
 from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
-from localpower.core.linalg import Array
+from localpower.core.linalg import Array, svd
 from localpower.core.rounding import UNITS, from_wire, to_wire
 from localpower.engines.base import Engine
 from localpower.methods.local_power import orthonormal, to_send
@@ -177,7 +177,7 @@ def merged(
     wide = min(max(wide, width), d)
     reply = "" if rounding is None else "float32"  # fewer digits would cost the proof
     total = engine.sum(LeadingFactor(wide, 2 * wide, reply)).cut(wide)
-    U, sizes, _ = np.linalg.svd(total.factor.astype(np.float64, copy=False), full_matrices=False)
+    U, sizes, _ = svd(total.factor.astype(np.float64, copy=False))
     kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())
     F, hidden = U[:, :kept], total.rest + float(np.square(sizes[kept:]).max(initial=0.0))
     missing = max(0, width - F.shape[1])

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from localpower.core.certificate import Ritz
-from localpower.core.linalg import Array, orth
+from localpower.core.linalg import Array, orth, svd
 from localpower.methods.state import Doubt, State
 
 RESTART = 8  # times the width: columns of the search space at most, or somewhat more than the start
@@ -111,6 +111,6 @@ def outside(P: Array, S: Array, smallest: float) -> Array:
         P = P - S @ (S.T @ P)
     if not P.size:
         return P
-    U, sizes, _ = np.linalg.svd(P, full_matrices=False)
+    U, sizes, _ = svd(P)
     Q = U[:, sizes > smallest][:, : S.shape[0] - S.shape[1]]
     return orth(Q - S @ (S.T @ Q)) if Q.size else Q

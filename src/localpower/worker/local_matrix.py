@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.linalg import Array, lanczos, leading_eigenpairs, orth, triangular
+from localpower.core.linalg import Array, lanczos, leading_eigenpairs, orth, svd, triangular
 from localpower.worker.kernels import GramProduct
 from localpower.worker.moments import Exponents, Moments, moments
 from localpower.worker.shard import Shard, is_sparse
@@ -278,9 +278,7 @@ class LocalMatrix:
         values, turn = _descending(*np.linalg.eigh(_symmetric(Z.T @ image)))
         rounding = ROUNDING * self.rounding * float(values[:1].sum())
         kept = values > rounding
-        P, sizes, _ = np.linalg.svd(
-            image @ (turn[:, kept] / np.sqrt(values[kept])), full_matrices=False
-        )
+        P, sizes, _ = svd(image @ (turn[:, kept] / np.sqrt(values[kept])))
         F = P[:, :count] * sizes[:count]
         left = max(self.trace() - float(np.square(sizes[:count]).sum()), 0.0)
         return np.ascontiguousarray(F, self.dtype), left + rounding

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from localpower.core.linalg import Addend, Array, triangular
+from localpower.core.linalg import Addend, Array, svd, triangular
 from localpower.core.rounding import from_wire
 
 R = TypeVar("R")
@@ -172,7 +172,7 @@ class LowRank:
     def cut(self, width: int) -> LowRank:
         """Keep the leading `width` columns."""
         F = self.factor.astype(np.float64, copy=False)
-        P, sizes, _ = np.linalg.svd(F, full_matrices=False)
+        P, sizes, _ = svd(F)
         dropped = float(sizes[width] ** 2) if len(sizes) > width else 0.0
         lost = ROUNDING * np.finfo(np.float64).eps * float(sizes[:1].sum()) ** 2
         kept = np.ascontiguousarray(P[:, :width] * sizes[:width])
