@@ -730,9 +730,11 @@ def test_a_shard_without_so_many_directions_sends_fewer(way):
     assert F.shape[1] == 2 or way == "iterated"
 
 
+@pytest.mark.parametrize("zeros", [0, 7])
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
-def test_the_trace_is_that_of_the_rows_shifted_and_scaled(make):
+def test_the_trace_is_that_of_the_rows_shifted_and_scaled(make, zeros):
     A = part(9, 5, 0)
+    A[:zeros] *= np.eye(zeros, 5)
     shift, factor = A.mean(axis=0) + 0.5, np.linspace(0.5, 2, 5)
     matrix = LocalMatrix(Shard((make(A),), 5, A.dtype))
     np.testing.assert_allclose(matrix.trace(), np.square(A).sum())
@@ -791,3 +793,25 @@ def test_a_factored_state_is_judged_with_the_rounding_of_the_data():
     (state,) = exact.tsqr(placed(A), 2)
     found = state.certificate(2, Known(3, 21.0, 1e-3), 1e-8, SURE)
     np.testing.assert_allclose(found.angle, ROUNDING * 1e-3 * 4)
+
+
+def test_a_factored_state_knows_what_the_noise_of_a_mean_may_have_done():
+    def judged(noise, sizes=(4.0, 2.0, 1.0), rank=2, eps=1e-6):
+        state = exact.FactoredState(np.eye(3, rank), sizes=np.array(sizes))
+        return state.certificate(rank, Known(3, 21.0, eps, noise), 1e-8, SURE)
+
+    plain, noisy = judged(0.0), judged(0.3)
+    np.testing.assert_allclose(noisy.angle, plain.angle + 0.3 / (4 - 1))
+    np.testing.assert_allclose(noisy.residuals, plain.residuals + 0.3 / np.array([16.0, 4.0]))
+    assert (noisy.gap, noisy.vanishing, noisy.proven) == (plain.gap, False, True)
+    assert judged(9.0).angle == 1.0
+    assert judged(0.3, sizes=(4.0, 2.0, 2.0)).angle == 1.0
+    assert judged(0.3, rank=3).angle == 0.0  # there is nothing besides
+    above, zero = judged(0.999, rank=3), judged(1.0, rank=3)
+    assert (above.vanishing, zero.vanishing, zero.gap) == (False, True, 0.0)
+    assert above.gap == 1.0
+    np.testing.assert_allclose(above.residuals[2], 1.0, rtol=0.01)
+    np.testing.assert_allclose(zero.residuals[2], 1 / 16, rtol=0.01)  # of the largest value
+    np.testing.assert_allclose(judged(20.0).residuals, 1.0, rtol=0.01)  # all of it is noise
+    small = judged(1e-30, sizes=(4.0, 2.0, 1e-9), rank=3)  # that rounding hides anyway
+    assert (small.vanishing, small.gap) == (True, 0.0)

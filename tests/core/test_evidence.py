@@ -25,8 +25,12 @@ from localpower.methods.local_power import APART, _joined, rounded_step
 from localpower.methods.ritz import (
     MERGED,
     RitzState,
+    _as_sent,
     _measured_again,
+    _next_block,
+    _orthonormal,
     _settled,
+    _sizes_of_products,
     _turned,
     local_ritz,
     merged,
@@ -198,6 +202,12 @@ def test_products_are_as_inexact_as_they_are_large_not_as_what_is_outside_is():
     rounded = W - 4 * EPS * np.linalg.norm(W, 2) * sent  # as a product in floating point may be
     assert np.linalg.eigvalsh(sent.T @ rounded)[-1] < h
     assert probes.learn(sent, rounded).chance(h) == 1.0
+    B, Z, _ = hidden_part()
+    large = replace(draw(Z, (7, 1), 1, EPS), reach=1e3)  # what was in an earlier product stays
+    after = large.learn(large.following, B @ large.following)
+    assert after.reach == 1e3
+    plain = replace(large, reach=0.0).learn(large.following, B @ large.following)
+    np.testing.assert_allclose(plain.reach, np.linalg.norm(B @ large.following, 2))
 
 
 def test_a_hidden_value_is_never_improbable_more_often_than_told():
@@ -533,6 +543,23 @@ def test_a_rounded_step_tells_what_rounding_may_have_done(name):
     assert rounded_step(engine, rough, narrow).noise >= UNITS[name]  # nothing is known yet
     far = replace(moved, basis=turned(V[:, :3], [0.9] * 3, seed=2))
     assert rounded_step(engine, far, narrow).noise == 0.0  # too large to be rounded
+
+
+def test_a_rounded_step_counts_every_column_that_a_vector_is_made_of():
+    B = hidden_part()[0]
+    values, V = np.linalg.eigh(B)
+    values, V = values[::-1], V[:, ::-1]
+    mixed = np.eye(3) - 2 / 3  # of a vector, columns have a third, two thirds and two thirds
+    engine, unit = placed(rows_of(B)), UNITS["float32"]
+    step = rounded_step(engine, State(V[:, :3] @ mixed), WireRounding("float32", 2, 1e-3, EPS))
+    np.testing.assert_allclose(step.noise, unit * np.sqrt(2) * 5 / 3, rtol=1e-3)
+    known = State(V[:, :3], exact=(V[:, :3], B @ V[:, :3]))
+    gap = (values[1] - values[2]) / values[0]
+    for shards in (1, 4):  # half of what the tolerance allows has to have room for all of them
+        spread = np.sqrt(2 * shards)
+        for factor, rounded in ((0.9, False), (1.1, True)):
+            wire = WireRounding("float32", 2, factor * unit * 2 * spread / gap, EPS, shards)
+            assert (rounded_step(engine, known, wire).noise > 0) == rounded
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
@@ -887,3 +914,109 @@ def test_a_search_that_rounding_limits_multiplies_its_answer_once_more():
     after = _measured_again(placed(rows_of(B)), _turned(state, 4), 2)
     assert after.noise < 1e-8
     consistent(after, B)
+
+
+def test_products_of_shards_are_bounded_though_they_cancel_in_their_sum():
+    state, _ = diagonal_search([0, 0, 0.1, 0.1])  # its largest value is 10
+    Q = np.eye(12)[:, 6:8]
+    product = np.zeros((12, 2))
+    product[6:8] = np.diag([4.0, 1.0])
+    sizes = _sizes_of_products(Q, product, state, 9)
+    np.testing.assert_allclose(sizes, np.sqrt(9 * 10 * np.array([4.0, 1.0])))
+    product[6:8] = np.diag([40.0, 1.0])  # larger than what was known
+    sizes = _sizes_of_products(Q, product, state, 9)
+    np.testing.assert_allclose(sizes, np.sqrt(9 * 40 * np.array([40.0, 1.0])))
+    product[6:8] = np.diag([-1e-9, 0.0])  # zero, but for rounding
+    product[0] = 3.0, 4.0
+    np.testing.assert_allclose(_sizes_of_products(Q, product, state, 9), [3.0, 4.0])
+    assert _sizes_of_products(Q[:, :0], product[:, :0], state, 9).shape == (0,)
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal((5, 12)) * 3.0 ** rng.integers(-2, 3, 12) for _ in range(6)]
+    grams = [A.T @ A for A in parts]
+    Q = np.linalg.qr(rng.standard_normal((12, 4)))[0]
+    found = replace(state, values=np.linalg.eigvalsh(sum(grams))[:-2:-1])
+    each = sum(np.linalg.norm(B @ Q, axis=0) for B in grams)
+    assert (each <= _sizes_of_products(Q, sum(grams) @ Q, found, 6) * (1 + 1e-12)).all()
+
+
+def test_what_a_first_block_lacks_of_the_merged_factor_as_it_is_rounded_may_be_hidden():
+    rng = np.random.default_rng(0)
+    start, values = np.linalg.qr(rng.standard_normal((12, 4)))[0], np.array([9.0, 4.0, 1.0])
+    nothing = np.zeros((12, 0))
+    state = RitzState(start[:, :2], start=start, values=values, hidden=0.5, space=nothing)
+    Q = np.linalg.qr(start + 0.05 * rng.standard_normal(start.shape))[0]
+    F = start[:, :3] * np.sqrt(values)  # the fourth column was added at random
+    B = F @ F.T
+    after = _as_sent(state, Q)
+    outside = np.eye(12) - Q @ Q.T
+    lost = np.linalg.eigvalsh(outside @ B @ outside)[-1]
+    np.testing.assert_allclose(after.hidden, 0.5 + lost)
+    assert lost > 1e-3
+    assert not after.inside.size
+    probed = _as_sent(replace(state, inside=np.eye(4)), Q)
+    np.testing.assert_allclose(probed.inside, Q.T @ start)
+    unknown = replace(state, values=np.zeros(0), hidden=np.inf)
+    assert _as_sent(unknown, Q).hidden == np.inf
+
+
+def test_rounding_of_products_adds_up_in_every_vector_made_of_them():
+    rng = np.random.default_rng(0)
+    B = hidden_part(seed=3)[0]
+    state = searching(B, rng.standard_normal((30, 6)))
+    noises = np.array([0.1, 0.2, 0.0, 0.3, 0.05, 0.4])
+    image = B @ state.space
+    noisy = _settled(state, state.space, image - state.space @ (state.space.T @ image),
+                     state.space.T @ image, noises)  # fmt: skip
+    values, turn = noisy.turn()
+    assert (turn < 0).any()
+    lead = np.abs(turn).T @ noises
+    np.testing.assert_allclose(noisy.noise, np.linalg.norm(lead[:2]) / values[0])
+    np.testing.assert_allclose(_turned(noisy, 4).noises, lead[:4])
+    Q = rng.standard_normal((30, 2))
+    own = np.array([0.01, 0.02])
+    inside = state.space.T @ Q
+    R = np.linalg.qr(Q - state.space @ inside)[1]
+    Z, product, found = _orthonormal(Q, B @ Q, own, noisy)
+    np.testing.assert_allclose(state.space.T @ Z, 0, atol=1e-13)
+    np.testing.assert_allclose(product, B @ Z, atol=1e-12)
+    expected = (own + noises @ np.abs(inside)) @ np.abs(np.linalg.inv(R))
+    np.testing.assert_allclose(found, expected)
+
+
+def test_a_residual_that_may_be_rounding_alone_is_not_sent_again():
+    state, B = diagonal_search([0.2, 0.3, 0, 0])
+    engine = placed(rows_of(B))
+
+    def sent(noises):
+        block = _next_block(engine, replace(state, noises=np.array(noises)), np.zeros((12, 0)),
+                            "residual", 1, None)  # fmt: skip
+        return block.shape[1]
+
+    assert sent([0.0, 0.0, 0.0, 0.0]) == 2
+    assert sent([0.25, 0.25, 0.0, 0.0]) == 1
+    assert sent([0.4, 0.4, 0.0, 0.0]) == 0
+
+
+def test_a_bound_of_what_is_hidden_stays_where_later_blocks_are_rounded():
+    A = np.random.default_rng(0).standard_normal((90, 40)) * 0.8 ** np.arange(40)
+    begin = State(np.linalg.qr(np.random.default_rng(1).standard_normal((40, 5)))[0])
+    states = local_ritz(placed(A), begin, 2, proposal="residual", steps=1, wide=8,
+                        rounding=WireRounding("bfloat16", 2, 1e-6, EPS))  # fmt: skip
+    first, second, third, fourth = islice(states, 4)
+    assert first.hidden < second.hidden < 2 * first.hidden  # the first block was rounded
+    assert fourth.hidden == third.hidden == second.hidden
+
+
+def test_products_that_more_shards_round_are_less_exact():
+    A = np.random.default_rng(0).standard_normal((80, 20)) * 0.8 ** np.arange(20)
+    begin = State(np.linalg.svd(A)[2][:4].T.copy())
+
+    def noises(*parts):
+        rounding = WireRounding("bfloat16", 2, 0.9, EPS, len(parts))
+        states = local_ritz(placed(*parts), begin, 2, proposal="residual", steps=1, start="random",
+                            rounding=rounding)  # fmt: skip
+        return next(states).noises
+
+    alone, many = noises(A), noises(*np.split(A, 4))
+    assert alone.min() > 0
+    np.testing.assert_allclose(many, 2 * alone, rtol=1e-6)

@@ -5,6 +5,8 @@ import pytest
 from helpers import EPS, METHODS, with_spectrum
 
 import localpower as lp
+from localpower.methods.factors import Factors, explained
+from localpower.methods.scaling import Columns
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -56,3 +58,22 @@ def test_the_same_signs_and_order_for_every_partition_and_start():
     for seed in range(20):
         V = lp.svd(A, 4, method="dpi", workers=1 + seed % 6, max_rounds=300, rng=seed).components
         assert np.abs(V - exact).max() < 1e-10
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_the_variance_is_that_of_the_rows_along_each_component(center):
+    rng = np.random.default_rng(7)
+    parts = [rng.standard_normal((n, 4)) * [4, 3, 2, 1] + mean for n, mean in ((3, 5), (9, -2))]
+    result = lp.svd(parts, 3, center=center, rng=0)
+    along = np.vstack(parts) @ result.components.T
+    np.testing.assert_allclose(result.explained_variance, along.var(axis=0, ddof=int(center)))
+    total = np.vstack(parts).var(axis=0, ddof=int(center)).sum()
+    share = result.explained_variance / total
+    np.testing.assert_allclose(result.explained_variance_ratio, share)
+
+
+def test_no_component_has_more_than_all_of_the_variance():
+    how = Columns(None, None, 0, 0, 1.0, np.zeros(2), squares=12.0)
+    rounded = Factors(np.ones(2), np.eye(2), None, variance=np.array([3.0 + 1e-9, 1.0]))
+    ratio, variance = explained(rounded, how, 4, center=False)
+    assert (ratio.tolist(), variance.tolist()) == ([1.0, 1 / 3], [3.0, 1.0])

@@ -250,6 +250,18 @@ def test_an_empty_shard_changes_nothing(pieces):
     assert (nothing + nothing).rows == 0
 
 
+def test_an_empty_shard_keeps_a_mean_in_two_numbers_and_the_checksum():
+    X = 1e9 + np.random.default_rng(0).standard_normal((7, 2))
+    nothing, some = (
+        moments(Shard(pieces, 2, np.dtype(float)), with_checksum=True) for pieces in ((), (X,))
+    )
+    assert np.ndim(some.rest)
+    for both in (nothing + some, some + nothing, nothing + some + nothing):
+        np.testing.assert_array_equal(both.mean, some.mean)
+        np.testing.assert_array_equal(both.rest, some.rest)
+        assert both.checksum == some.checksum != nothing.checksum
+
+
 def test_a_bad_entry_after_empty_shards_keeps_its_row():
     nothing = moments(Shard((), 2, np.dtype(float)))
     bad = of(np.array([[1.0, 2.0], [3.0, np.nan]]))

@@ -1,11 +1,16 @@
 """Numbers rounded for the wire, and whether all of them are numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import localpower as lp
 from localpower.core.rounding import UNITS, finite, from_wire, to_wire
+from localpower.engines.inline import Inline
+from localpower.methods import Start, method_from
 from localpower.methods.rounding import SAFETY, Standing, WireRounding
+from localpower.worker.shard import Shard
 
 
 @pytest.mark.parametrize("name", sorted(UNITS))
@@ -115,6 +120,42 @@ def test_a_block_is_rounded_to_the_fewest_bytes_that_do_no_harm(residual, gap, t
 def test_the_first_block_is_sent_in_full_where_digits_are_wanted():
     assert WireRounding("bfloat16", 2, 1e-8, 1e-16).for_block(None) == "float64"
     assert WireRounding("bfloat16", 2, 1e-8, 1e-6).for_block(None) == "float32"
+
+
+def test_shards_that_round_before_they_add_are_as_wrong_as_the_root_of_their_number():
+    assert WireRounding("float32", 2, 1e-3, 1e-9).bound == UNITS["float32"]
+    many = WireRounding("bfloat16", 2, 1e-3, 1e-12, shards=900)
+    assert many.bound == 30 * UNITS["bfloat16"]
+    for residual, name in ((1e-2, "float32"), (1e-3, "float32"), (5e-4, "bfloat16")):
+        assert many.for_block(Standing(residual, 0.5)) == name
+    assert replace(many, shards=1).for_block(Standing(1e-2, 0.5)) == "bfloat16"
+    assert replace(many, name="float32").for_block(Standing(5e-4, 0.5)) == "float32"
+    countless = replace(many, name="float32", shards=2**40)  # no digits are left, but a few bytes
+    assert countless.for_block(Standing(1e-14, 0.5)) == "float32"
+    edge = WireRounding("bfloat16", 4, 2.0**-3, 1e-12, shards=4)  # 2^-8 times 4 is a half of 2^-5
+    assert edge.for_block(Standing(1.0, 0.25)) == "bfloat16"
+    assert replace(edge, rank=5).for_block(Standing(1.0, 0.25)) == "float32"
+    assert replace(edge, shards=5).for_block(Standing(1.0, 0.25)) == "float32"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_messages_are_rounded_where_the_data_have_more_digits(dtype):
+    engine, eps = Inline(), float(np.finfo(dtype).eps)
+    rows = [np.ones((4, 3), dtype), np.ones((2, 3), dtype)]
+    engine.place([Shard((part,), 3, part.dtype) for part in rows])
+    start = Start(2, 3, np.random.default_rng(0), 1e-3)
+    for wire in ("float64", "float32", "bfloat16"):
+        expected = WireRounding(wire, 2, 1e-3, eps, 2) if UNITS[wire] > eps / 2 else None
+        assert start.rounding(wire, engine) == expected
+    assert start.rounding("float32", engine) is None or dtype == np.float64
+
+
+def test_more_columns_than_asked_for_are_iterated_where_they_are_certified():
+    assert method_from("local_ritz").columns(3, 20, certified=False) == 8
+    assert method_from("dpi").columns(3, 20, certified=False) == 3
+    assert method_from("dpi").columns(3, 20, certified=True) == 8
+    assert method_from("dpi").columns(3, 6, certified=True) == 6
+    assert method_from("dpi:width=4").columns(3, 6, certified=True) == 4
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers import EPS, with_spectrum
+from scipy import sparse
 
 import localpower as lp
 from localpower.checkpoint import CheckpointWriter, Snapshot
@@ -16,8 +17,9 @@ from localpower.core.ledger import Record
 from localpower.data.source import open_source
 from localpower.engines.inline import Inline
 from localpower.engines.ledgered import Ledgered
-from localpower.iteration import ROUNDS, Relay, doubt_of, follow, relay_of
-from localpower.methods import REGISTRY, Auto, Choice, Method, Start, method_from
+from localpower.iteration import ROUNDS, Relay, answer_of, doubt_of, follow, relay_of
+from localpower.methods import REGISTRY, Auto, Choice, Method, Start, costs, method_from
+from localpower.methods.exact import FactoredState
 from localpower.methods.factors import ZERO, is_graded
 from localpower.methods.local_ritz import start_of
 from localpower.methods.state import MOST_DRAWS, State
@@ -254,6 +256,61 @@ def test_where_rows_are_few_all_their_eigenvectors_are_merged_in_the_end():
     assert list(map(str, chosen(50, 49).others)) == ["tsqr"]
 
 
+MANY = {"sizes": (1500, 1500), "columns": 2000, "entries": 6_000_000}
+SPARSE = {"sizes": (100_000, 100_000), "columns": 6000, "entries": 10_000_000}
+
+
+def chosen_of(method=Auto(), **other):  # noqa: B008
+    problem = costs.Problem(
+        sizes=(25, 25), columns=50, entries=2500, itemsize=8, rank=2, width=7, tol=1e-8,
+        memory=1e11, center=False, scale=None, latency=1e-3, bandwidth=1e9, flops=1e10,
+    )  # fmt: skip
+    choice = method.choose(replace(problem, **other))
+    return str(choice.method), choice.rounds, list(map(str, choice.others))
+
+
+def test_a_choice_is_followed_by_what_is_certified_and_then_by_what_is_exact():
+    assert chosen_of() == ("gram", 1, ["tsqr"])
+    assert chosen_of(**MANY) == ("block_lanczos", 11, ["local_ritz", "tsqr"])
+    assert chosen_of(**MANY, latency=0.1) == ("local_ritz", 6, ["tsqr"])  # not by itself
+    assert chosen_of(tol=1e-15) == ("tsqr", 1, [])  # there is nothing that is more exact
+
+
+def test_what_has_no_room_does_not_follow_a_choice():
+    assert chosen_of(**MANY, memory=5e7) == ("block_lanczos", 11, ["local_ritz"])
+    assert chosen_of(**SPARSE) == ("block_lanczos", 11, ["local_ritz"])  # far more than the rows
+    rounds, others = chosen_of(**SPARSE | {"entries": 50_000_000})[1:]
+    assert (rounds, others) == (11, ["local_ritz", "tsqr"])
+    assert chosen_of(entries=100) == ("gram", 1, ["tsqr"])  # what is little has room anyway
+
+
+def test_options_of_a_choice_are_those_of_what_is_chosen_and_of_what_follows():
+    narrow = Auto(width=9, wire="float32")
+    assert chosen_of(narrow, **MANY) == ("local_ritz:width=9,wire=float32", 6, [])
+    few = chosen_of(narrow, sizes=(25, 25), columns=2000, entries=100_000)
+    assert few[2] == ["local_ritz:start=merged:50,width=9,wire=float32"]
+    alone = chosen_of(Auto(wire="float32"), columns=49)  # what can be rounded; rows are not few
+    assert alone == ("local_ritz:wire=float32", 6, [])
+    huge = {"sizes": (1000, 1000), "columns": 1_000_000, "entries": 4000}
+    assert chosen_of(**huge) == ("local_power", 0, [])
+    assert chosen_of(narrow, **huge) == ("local_power:width=9,wire=float32", 0, [])
+
+
+def test_a_choice_without_room_for_certificates_makes_none_unless_asked_for(monkeypatch):
+    monkeypatch.setattr(costs, "LEAN", 0)
+    few = np.zeros((20, 300))
+    few[np.arange(12), 7 * np.arange(12)] = 0.8 ** np.arange(12)
+    thin = sparse.csr_array(few)
+    result = lp.svd(thin, 2, workers=2, rng=0)
+    assert (result.run["method"], result.run["tol"]) == ("local_power", 0.0)
+    assert (result.reason, len(result.history)) == ("max_rounds", ROUNDS)
+    assert result.certificate is None
+    asked = lp.svd(thin, 2, tol=1e-3, workers=2, rng=0)
+    assert (asked.run["method"], asked.run["tol"], asked.reason) == ("local_power", 1e-3, "angle")
+    assert asked.run["max_rounds"] > ROUNDS
+    assert lp.svd(thin, 2, "dpi", tol=0.9, workers=2, rng=0).run["max_rounds"] == ROUNDS
+
+
 @pytest.mark.parametrize(
     ("start", "read"),
     [("merged", ("merged", 0)), ("merged:200", ("merged", 200)), ("random", ("random", 0))],
@@ -296,6 +353,21 @@ def concluded(method, reason, found=None, tol=TOL):
     return said, [str(each.message) for each in caught]
 
 
+def test_reasons_say_what_was_asked_for_and_what_more_rounds_would_not_change():
+    assert {name for name, reason in REASONS.items() if reason.converged} == {
+        "angle",
+        "residual",
+        "exact",
+    }
+    assert {name for name, reason in REASONS.items() if reason.final} == {
+        "angle",
+        "residual",
+        "stalled",
+        "unsure",
+        "rounding",
+    }
+
+
 @pytest.mark.parametrize("reason", ["angle", "residual", "callback"])
 def test_what_was_asked_for_is_concluded_without_a_warning(reason):
     assert concluded("local_ritz", reason, CLOSE) == (reason, [])
@@ -307,13 +379,15 @@ def test_what_was_not_reached_is_warned_of_with_the_remedy(reason):
     assert said == reason
     (text,) = warned
     assert f"({reason})" in text
-    assert REASONS[reason].remedy in text
+    other = ", or take method='local_ritz'" if reason == "max_rounds" else ""
+    assert text.endswith(f"after 1 round; {REASONS[reason].remedy}{other}")
     assert "proven" in text
     assert "p = " not in text
     (doubted,) = concluded("dpi", reason, replace(FAR, proven=False, p=0.5))[1]
     assert "if nothing was missed (p = 0.5)" in doubted
     assert "proven" not in doubted
-    assert ("raise max_rounds, or take method='local_ritz'" in text) == (reason == "max_rounds")
+    (own,) = concluded("local_ritz", reason, FAR)[1]
+    assert own.endswith(f"; {REASONS[reason].remedy}")
     assert concluded("dpi", reason, FAR, tol=0.0) == (reason, [])
 
 
@@ -324,6 +398,9 @@ def test_exact_methods_are_exact_unless_rounding_keeps_them_from_the_tolerance()
     assert concluded("tsqr", "end", replace(TIE, gap=TOL)) == ("exact", [])
     assert concluded("tsqr", "end", replace(FAR, gap=TOL))[0] == "rounding"
     assert concluded("tsqr", "end", replace(FAR, gap=1.01 * TOL))[0] == "rounding"
+    assert concluded("tsqr", "end", replace(FAR, angle=0.0)) == ("exact", [])  # by its angle alone
+    assert concluded("tsqr", "end", replace(CLOSE, residuals=np.ones(1))) == ("exact", [])
+    assert concluded("tsqr", "rounding", replace(TIE, gap=0.0)) == ("exact", [])
     assert concluded("tsqr", "end", FAR, tol=0.0) == ("exact", [])
     assert concluded("tsqr", "end", None) == ("exact", [])
     assert concluded("gram", "angle", CLOSE) == ("angle", [])
@@ -356,6 +433,7 @@ def test_a_last_value_between_zero_and_its_square_root_is_graded():
     assert graded(1.01 * zero * 3)
     assert graded(0.99 * square * 3)
     assert not graded(1.01 * square * 3)
+    assert is_graded(np.array([3.0, 0.5 * square, 0.0]), (rows, columns), np.dtype(float))
     assert not graded(0.0, 0.0)
 
 
@@ -381,13 +459,14 @@ def test_a_gram_matrix_that_was_chosen_is_followed_by_a_factor_where_it_shows_no
     assert asked.reason == "residual"
 
 
-def test_nothing_is_learnt_from_probes_where_only_a_proof_counts():
+@pytest.mark.parametrize("method", ["dpi", "local_power:steps=1"])
+def test_nothing_is_learnt_from_probes_where_only_a_proof_counts(method):
     flat = with_spectrum(80, np.r_[3, 2, np.ones(30)])  # the trace cannot prove it
 
     def run(certainty):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", lp.ConvergenceWarning)
-            return lp.svd(flat, 2, method="dpi", tol=1e-3, certainty=certainty, max_rounds=99,
+            return lp.svd(flat, 2, method=method, tol=1e-3, certainty=certainty, max_rounds=99,
                           workers=2, rng=0)  # fmt: skip
 
     strict, lenient = run("proven"), run(1e-6)
@@ -396,6 +475,14 @@ def test_nothing_is_learnt_from_probes_where_only_a_proof_counts():
     assert (lenient.reason, lenient.certificate.proven) == ("angle", False)
     assert lenient.certificate.p <= 1e-6
     assert len({record.bytes_up for record in lenient.history}) == 2  # with probes, and without
+
+
+@pytest.mark.parametrize("method", ["local_ritz:start=random", "block_lanczos"])
+def test_a_search_learns_from_probes_what_nothing_proves(method):
+    flat = with_spectrum(80, np.r_[3, 2, np.ones(30)])
+    result = lp.svd(flat, 2, method, tol=1e-3, max_rounds=99, workers=2, rng=0)
+    assert (result.reason, result.certificate.proven) == ("angle", False)
+    assert 0 < result.certificate.p <= 1e-6
 
 
 def test_a_result_is_what_is_certified_near_the_answer_or_after_local_steps():
@@ -407,6 +494,89 @@ def test_a_result_is_what_is_certified_near_the_answer_or_after_local_steps():
     assert told(2, 0.5, 1.1 * NEAR)
     assert not told(2, 1.0, 1.1 * NEAR)
     assert not told(2, None, None)
+
+
+def test_the_answer_is_the_certified_basis_where_that_is_no_worse():
+    X, Z = np.eye(4)[:, [2, 3, 0]], np.eye(4, 2)
+    state = State(Z, round=1, steps=1, exact=(X, X))
+
+    def answer(reason, tol=TOL, state=state, residual=0.5):
+        last = Record(1, 1, 1, 1, 0.1, angle=0.5, residual=residual)
+        basis, certified = answer_of(
+            Outcome(state, (last,), reason, FAR), reason, tol, np.dtype(np.float32)
+        )
+        if not certified:
+            assert basis is Z
+            return False
+        np.testing.assert_array_equal(basis, X[:, :2])  # as many columns as were iterated
+        assert basis.dtype == np.float32
+        assert basis.flags.c_contiguous
+        return True
+
+    assert not answer("max_rounds")
+    assert answer("max_rounds", residual=0.9 * NEAR)
+    assert not answer("max_rounds", 0.0, residual=0.9 * NEAR)
+    assert answer("angle")
+    assert answer("rounding", 0.0)
+    joined = replace(state, joined=(X, X), exact=(Z, Z))
+    assert answer("max_rounds", state=joined)
+    assert not answer("max_rounds", 0.0, state=joined)
+    assert not answer("angle", state=replace(state, exact=None))
+
+
+def test_a_certificate_is_given_where_a_tolerance_is_or_the_method_has_one_anyway():
+    assert fit(method="dpi", tol=None).certificate is None
+    assert fit(method="local_power:schedule=adaptive", tol=None).certificate is None
+    assert fit(max_rounds=1).certificate.angle == 1.0
+    for method in ("local_ritz", "tsqr", "gram"):
+        assert fit(method=method, tol=None).certificate.angle < 1e-10
+
+
+def test_what_rounding_allows_is_taken_for_the_tolerance_unless_one_was_given():
+    rounded = with_spectrum(60, [1, 1e-8, 0.5e-8, 1e-9])
+    free = lp.svd(rounded, 2, workers=2, rng=0)
+    assert (free.reason, free.converged) == ("exact", True)
+    assert free.run["tol"] == free.certificate.angle
+    assert 1e-8 < free.certificate.angle < 1e-6
+    with pytest.warns(lp.ConvergenceWarning, match="too small, compared with the first"):
+        strict = lp.svd(rounded, 2, tol=1e-8, workers=2, rng=0)
+    assert (strict.reason, strict.run["tol"]) == ("rounding", 1e-8)
+
+
+def test_a_run_with_a_checkpoint_keeps_to_its_method(tmp_path):
+    tie = with_spectrum(200, [5, 2, 2, 2, 1])
+    result = lp.svd(tie, 2, workers=2, rng=0, checkpoint=tmp_path / "tie")
+    assert (result.reason, result.run["method"], len(result.history)) == ("exact", "gram", 1)
+    graded = with_spectrum(60, [1, 1e-9, 1e-10, 1e-11])
+    with pytest.warns(lp.ConvergenceWarning, match="too small, compared with the first"):
+        lost = lp.svd(graded, 2, workers=2, rng=0, checkpoint=tmp_path / "graded")
+    assert (lost.reason, lost.run["method"]) == ("rounding", "gram")
+
+
+def test_values_that_are_exact_or_that_nobody_asked_to_be_are_not_graded():
+    graded = with_spectrum(60, [1, 1e-9, 1e-10, 1e-11])
+    assert lp.svd(graded, 2, "tsqr", tol=1e-4, workers=2).reason == "exact"
+    assert lp.svd(graded, 2, "gram", workers=2).reason == "exact"
+
+
+def test_a_tie_ends_what_was_chosen_unless_it_sees_squares_only():
+    tie = with_spectrum(200, [5, 2, 2, 2, 1])
+    result = lp.svd(tie, 2, Auto(wire="float32"), workers=2, rng=0)
+    assert (result.reason, result.run["method"]) == ("residual", "local_ritz")
+
+
+def test_a_method_without_probes_cannot_learn_more():
+    flat = with_spectrum(80, np.r_[3, 2, np.ones(30)])
+    known = lp.svd(flat, 2, "tsqr", workers=2)
+    with pytest.warns(lp.ConvergenceWarning, match="unsure"):
+        result = lp.svd(flat, 2, "one_shot", tol=0.1, warm_start=known, workers=2, rng=0)
+    assert (result.reason, len(result.history)) == ("unsure", 1)
+
+
+def test_a_mean_that_cancels_is_known_to_cost_digits():
+    near, far = (lp.svd(A + x, 3, "tsqr", center=True, workers=2).certificate for x in (0, 1e9))
+    assert near.angle < 1e-12 < 1e-11 < far.angle < 1e-9
+    assert far.residual > 100 * near.residual
 
 
 # Bookkeeping.
@@ -559,6 +729,8 @@ def test_another_method_follows_one_that_gives_up_and_not_one_that_is_done():
     assert followed(0) == ("residual", [1], "0")
     doubtful[0] = TIE
     assert followed(0, 1) == ("residual", [1], "0")
+    doubtful[0] = replace(CLOSE, vanishing=True)
+    assert followed(0, 1) == ("angle", [1], "0")
     doubtful[0] = FAR
     assert followed(0) == ("end", [1, 2, 3], "0")
     assert {name for name, reason in REASONS.items() if reason.given_up} == {
@@ -589,6 +761,8 @@ def test_a_writer_knows_which_reasons_more_rounds_would_not_change(tmp_path, rea
     writer.keep(Snapshot(STATE, (), (), reason))
     assert writer.found(method).reason == (reason if kept else None)
     assert replace(writer, where=replace(where, resume=False)).found(method) is None
+    writer.keep(Snapshot(FactoredState(np.eye(4, 2), sizes=np.ones(4)), (), (), reason))
+    assert type(writer.found(method_from("tsqr")).state) is FactoredState
 
 
 def test_a_writer_writes_when_it_is_time_or_the_run_ends(tmp_path):
