@@ -658,9 +658,10 @@ def full_state(kind, **more):
     probes = draw(Z, (3, 2), 2, 1e-7)
     probes = probes.learn(probes.following, 2 * probes.following + 1)
     pairs = {name: (rng.random((9, 2)), rng.random((9, 2)))
-             for name in ("exact", "reference", "base", "joined")}  # fmt: skip
-    return kind(Z, 3, 5, pace=2, noise=0.25, hidden=1.5, probes=probes, lacking=0.125, draws=2,
-                resting=True, **pairs, **more)  # fmt: skip
+             for name in ("exact", "reference", "base")}  # fmt: skip
+    pairs["joined"] = (rng.random((9, 3)), rng.random((9, 3)), rng.random(3))
+    return kind(Z, 3, 5, pace=2, noises=rng.random(2), hidden=1.5, probes=probes, lacking=0.125,
+                draws=2, resting=True, **pairs, **more)  # fmt: skip
 
 
 @pytest.mark.parametrize(

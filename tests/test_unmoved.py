@@ -2,7 +2,8 @@
 
 ``unmoved.json`` was written by the last version in which options were arguments of `svd`, on the
 engine ``inline``. A case has its components as the base64 text of the bytes of their numbers, and
-its ledger as pairs: how often a record comes in a row, and its place among all records.
+its ledger as pairs: how often a record comes in a row, and its place among all records. Cases with
+rounded messages are newer: their replies also tell what rounding took, a number for each column.
 """
 
 import base64

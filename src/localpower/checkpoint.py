@@ -149,7 +149,7 @@ def load(path: str | os.PathLike[str], identity: Mapping[str, Any], kind: type[S
         if name == "probes":
             inner |= {key.partition(".")[2]: x for key, x in description["numbers"].items()
                       if key.startswith("probes.")}  # fmt: skip
-        parts[name] = Probes(**inner) if name == "probes" else (inner["0"], inner["1"])
+        parts[name] = Probes(**inner) if name == "probes" else tuple(map(inner.get, sorted(inner)))
     return Snapshot(
         state=kind(**parts, **numbers),
         history=tuple(Record(**record) for record in description["history"]),

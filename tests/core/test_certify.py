@@ -18,11 +18,13 @@ from localpower.core.certificate import (
     Ritz,
     certify,
     certify_factor,
+    ritz_turn,
 )
 from localpower.core.linalg import EIGH_COLUMNS
 from localpower.core.rounding import UNITS, from_wire
 from localpower.engines.inline import Inline
 from localpower.methods import exact
+from localpower.methods.state import turned_noises
 from localpower.worker import local_matrix
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.replies import LowRank
@@ -174,6 +176,76 @@ def test_the_true_sine_is_never_above_the_bound_for_any_matrix_with_these_pairs(
     for X in (np.eye(c + m, c), np.eye(c + m, c) @ turn):
         found = judged(Ritz.of(X, B @ X), rank, columns=c + m, hidden=h)
         assert true_sine(B, rank) <= found.angle + 1e-12
+
+
+def test_an_image_is_that_of_a_symmetric_matrix_as_near_as_its_noises_say():
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        c, m = int(rng.integers(1, 6)), int(rng.integers(1, 5))
+        noises = 10.0 ** rng.uniform(-4, 0, c)
+        E = rng.standard_normal((c + m, c)) * (rng.random((c + m, c)) < 0.5)
+        E *= noises / np.maximum(np.linalg.norm(E, axis=0), 1e-300)
+        near = np.zeros((c + m, c + m))
+        near[:c, :c] = np.tril(E[:c]) + np.tril(E[:c], -1).T  # the lower half counts
+        near[c:, :c], near[:c, c:] = E[c:], E[c:].T
+        assert np.linalg.norm(near, 2) <= np.sqrt(2) * np.linalg.norm(noises) + 1e-12
+        turn = np.linalg.qr(rng.standard_normal((c, c)))[0]
+        wrong = np.linalg.norm(near[:, :c] @ turn, axis=0)
+        assert (wrong <= turned_noises(noises, turn) + 1e-12).all()
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_the_true_sine_is_never_above_the_bound_where_the_image_is_not_exact(seed):
+    rng = np.random.default_rng(seed)
+    c, m = int(rng.integers(1, 6)), int(rng.integers(1, 5))
+    rank = int(rng.integers(1, c + 1))
+    values = np.sort(rng.random(c))[::-1] + 0.5 * rng.random()
+    h = values[rank - 1] * rng.random()
+    R = rng.standard_normal((m, c)) * 10.0 ** rng.uniform(-4, -0.5) * rng.random(c)
+    Q = np.linalg.qr(rng.standard_normal((m, m)))[0]
+    B = whole_matrix(values, R, (Q * np.r_[h, h * rng.uniform(-1, 1, m - 1)]) @ Q.T)
+    S = np.eye(c + m, c)
+    noises = 10.0 ** (rng.uniform(-6, -0.5) + rng.uniform(0, 2, c) * (np.arange(c) >= rank))
+    worst = np.linalg.eigh(B)[1][:, rng.integers(0, c + m, c)]  # away from one true vector
+    E = worst if seed % 2 else rng.standard_normal((c + m, c))
+    E = E * noises / np.linalg.norm(E, axis=0)
+    G = B @ S + E
+    turn = ritz_turn(S.T @ G)[1]
+    lead = float(np.linalg.norm(turned_noises(noises, turn[:, :rank])))
+    blur = float(np.sqrt(2) * np.linalg.norm(noises))
+    trace = float(np.trace(B)) if rng.random() < 0.5 and m == 1 else PLENTY
+    hidden = h if trace == PLENTY else np.inf
+    how = {"passing": lead, "blur": blur, "hidden": hidden, "trace": trace}
+    found = judged(Ritz.of(S, G), rank, columns=c + m, **how)
+    X = S @ turn[:, :rank]
+    U = np.linalg.eigh(B)[1][:, ::-1][:, :rank]
+    if found.proven and found.gap > 1e-8:
+        assert np.linalg.norm(U - X @ (X.T @ U), 2) <= found.angle + 1e-12
+
+
+def test_an_image_that_is_not_exact_makes_the_bound_larger():
+    found, how = ritz(), {"hidden": 0.5}
+    kappa, tau, distance = couplings(VALUES, residuals(), RANK, 4.0)
+    inverse = 1 / distance + (1 + tau**2) / (4 - kappa - 0.5)
+    sharp = judged(found, **how).angle
+    np.testing.assert_allclose(
+        judged(found, blur=0.1, **how).angle, sharp / (1 - 0.1 * inverse), rtol=1e-9
+    )
+    assert judged(found, blur=1.0001 / inverse, **how).angle == 1.0
+    assert judged(found, blur=2 / inverse, **how).angle == 1.0
+    assert Bound(2.0, 0.1, 0.0, 0.5, 0.0, 1.0, 0.5).at(0.5) == 1.0  # exactly no room: 1/1 + 1/1
+
+
+@pytest.mark.parametrize("blur", [0.0, 0.1])
+def test_what_is_wrong_inside_may_be_missing_from_the_trace(blur):
+    R, h = residuals(), 0.5 + 2 * blur  # four columns: twice
+    kappa, tau, distance = couplings(VALUES, R, RANK, 4.0)
+    inverse = 1 / distance + (1 + tau**2) / (4 - kappa - h)
+    found = judged(ritz(R=R), trace=12.5, blur=blur)
+    assert found.proven
+    np.testing.assert_allclose(
+        found.angle, bound(VALUES, R, RANK, h) / (1 - blur * inverse), rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -333,6 +405,9 @@ def test_a_tie_is_proven_up_to_ten_times_the_tolerance_less_the_couplings():
     assert not tied(hidden=most + 1e-12).proven
     assert tied(hidden=most - 1e-12).angle == 1.0
     assert (tied(hidden=most + 1e-12).p, tied(hidden=most - 1e-12).p) == (1.0, 0.0)
+    blurred = limit - 0.01 - 0.5**2 / (limit - 0.01 - 1) - floor
+    assert tied(hidden=blurred - 1e-12, blur=0.01).proven
+    assert not tied(hidden=blurred + 1e-12, blur=0.01).proven
 
 
 def test_what_is_hidden_may_be_exactly_as_large_as_the_limit_of_a_tie():

@@ -10,7 +10,7 @@ from scipy import stats
 
 import localpower as lp
 from localpower.core import certificate, evidence
-from localpower.core.certificate import Certificate, Known, Ritz, certify
+from localpower.core.certificate import Certificate, Known, Ritz, certify, ritz_turn
 from localpower.core.evidence import (
     ROUNDING,
     Probes,
@@ -18,7 +18,7 @@ from localpower.core.evidence import (
     draw,
     smallest_norm,
 )
-from localpower.core.rounding import UNITS
+from localpower.core.rounding import UNITS, from_wire, to_wire
 from localpower.engines.inline import Inline
 from localpower.methods import local_power
 from localpower.methods.local_power import APART, _joined, rounded_step
@@ -30,15 +30,15 @@ from localpower.methods.ritz import (
     _next_block,
     _orthonormal,
     _settled,
-    _sizes_of_products,
     _turned,
     local_ritz,
     merged,
 )
 from localpower.methods.rounding import WireRounding
 from localpower.methods.schedule import constant
-from localpower.methods.state import LONG, MOST_DRAWS, Doubt, State
+from localpower.methods.state import LONG, MOST_DRAWS, Doubt, State, turned_noises
 from localpower.worker.shard import Shard
+from localpower.worker.tasks import PowerSteps, Refine
 
 
 def hidden_part(d=30, c=4, seed=0):
@@ -417,15 +417,18 @@ def test_what_is_given_up_may_hide_as_much_as_the_block_of_both():
 
 def test_a_certificate_has_what_the_state_knows():
     state, B = coupled(0.05, d=8)
-    state = replace(state, noise=1e-3, hidden=0.2)
+    noises = np.array([4e-3, 3e-3])
+    state = replace(state, noises=noises, hidden=0.2)
     known = Known(8, 1e6, EPS)
     found = state.certificate(2, known, 1e-8, 1e-6)
-    passing = replace(known, passing=1e-3 * 10.0, hidden=0.2)
+    lead, blur = state.rounding_errors(2)
+    np.testing.assert_allclose([lead, blur], [np.hypot(4e-3, 3e-3 + 4e-3), np.sqrt(2) * 5e-3])
+    passing = replace(known, passing=lead, blur=blur, hidden=0.2)
     expected = certify(Ritz.of(*state.exact), 2, passing, 1e-8, 1e-6)
     assert (found.angle, found.proven) == (expected.angle, True)
     assert State(np.eye(8, 2)).certificate(2, known, 1e-8, 1e-6) is None
     probes = multiplied(B, state.basis, 6)
-    probed = replace(state, hidden=np.inf, noise=0.0, probes=probes, lacking=0.05)
+    probed = replace(state, hidden=np.inf, noises=0 * noises, probes=probes, lacking=0.05)
     calm = replace(known, trace=float(np.trace(B)) + 0.9, chance=probes.chance)
     found = probed.certificate(2, calm, 1e-8, 1e-6)
     expected = certify(Ritz.of(*state.exact), 2, replace(calm, covered=((2, 0.05),)), 1e-8, 1e-6)
@@ -460,12 +463,23 @@ def test_a_basis_is_joined_by_what_the_base_of_probes_has_of_its_own(sines):
     np.testing.assert_allclose(
         state.lacking, 2 * coupling * less + top * less**2, rtol=1e-6, atol=1e-12
     )
-    np.testing.assert_allclose(
-        state.noise, certificate.ROUNDING * EPS / min(apart, default=1.0), rtol=1e-6
-    )
+    turn = ritz_turn(J.T @ G)[1]
+    inside = X.T @ Z
+    U, sizes, Vt = np.linalg.svd(Z - X @ inside, full_matrices=False)
+    more = Vt[: len(apart)].T / sizes[: len(apart)]
+    space = np.hstack([X, U[:, : len(apart)]])
+    mixed = np.abs(space.T @ J)  # what J is made of
+    own = certificate.ROUNDING * EPS * top / sizes[: len(apart)]
+    np.testing.assert_allclose(state.joined[2], np.r_[0, 0, own] @ mixed, rtol=1e-6, atol=1e-25)
     assert list(state.covered(Ritz.of(J, G))) == [(J.shape[1], state.lacking)]
-    noisy = _joined(replace(state, noise=0.5))
-    assert noisy.noise == 0.5
+    noisy = _joined(replace(state, noises=np.array([0.5, 0.25])))
+    added = np.array([0.5, 0.25]) @ np.abs(inside) @ np.abs(more)
+    expected = np.r_[0.5, 0.25, added] @ mixed
+    np.testing.assert_allclose(noisy.joined[2], expected, rtol=1e-6)
+    lead, whole = noisy.rounding_errors(1)
+    np.testing.assert_allclose(lead, turned_noises(expected, turn)[0], rtol=1e-6)
+    np.testing.assert_allclose(whole, np.sqrt(2) * np.linalg.norm(expected), rtol=1e-6)
+    assert (noisy.noises == [0.5, 0.25]).all()
     alone = _joined(replace(state, probes=None))
     assert (alone.joined, alone.base, alone.lacking) == (None, None, 0.0)
 
@@ -489,7 +503,7 @@ def test_power_iteration_draws_probes_of_an_exact_basis_and_anew_of_what_was_mis
     drawn = local_power._doubted(state, doubt(), 2, engine)
     assert drawn.draws == 1
     assert drawn.base is state.exact
-    noisy = replace(state, noise=1e-3)
+    noisy = replace(state, noises=np.array([0.0, 1e-3]))
     assert local_power._doubted(noisy, doubt(), 2, engine) is noisy
     assert local_power._doubted(State(X), doubt(), 2, engine).draws == 0
     found = replace(drawn, probes=multiplied(B, X, 4))
@@ -522,27 +536,32 @@ def test_a_rounded_step_tells_what_rounding_may_have_done(name):
     def wrong(state):
         X, G = state.exact
         np.testing.assert_allclose(X.T @ X, np.eye(X.shape[1]), atol=1e-12)
-        return np.linalg.norm((G - B @ X)[:, :2], 2) / top
+        return np.linalg.norm((G - B @ X)[:, :2])
+
+    def noise(state):
+        return state.rounding_errors(2)[0]
 
     first = rounded_step(engine, State(turned(V[:, :3], [0.3] * 3)), narrow)
-    assert UNITS[name] * np.sqrt(2) <= first.noise <= UNITS[name] * 4
-    assert 0 < wrong(first) <= first.noise
+    assert UNITS[name] * top / 10 <= noise(first) <= UNITS[name] * top * 4
+    assert 0 < wrong(first) <= noise(first)
+    X, G = first.exact
+    assert (np.linalg.norm(G - B @ X, axis=0) <= first.noises + 1e-15 * top).all()
     assert first.reference is None
     near = turned(V[:, :3], [1e-7] * 3)
     full = rounded_step(engine, State(near, exact=(near, B @ near)), narrow)
-    assert full.noise == 0.0
-    assert wrong(full) <= 1e-14
+    assert noise(full) == 0.0
+    assert wrong(full) <= 1e-14 * top
     assert full.reference[0] is full.exact[0]
     onward = turned(V[:, :3], [2e-7] * 3, seed=1)
     moved = replace(full, basis=onward, exact=(near, B @ near))
     step = rounded_step(engine, moved, narrow)
     assert step.reference is full.reference
-    assert UNITS[name] * 1e-8 < step.noise < UNITS[name] * 1e-5
-    assert wrong(step) <= step.noise + 1e-14
+    assert UNITS[name] * top * 1e-9 < noise(step) < UNITS[name] * top * 1e-5
+    assert wrong(step) <= noise(step) + 1e-14 * top
     rough = replace(moved, basis=turned(V[:, :3], [0.3] * 3), exact=None)
-    assert rounded_step(engine, rough, narrow).noise >= UNITS[name]  # nothing is known yet
+    assert noise(rounded_step(engine, rough, narrow)) >= UNITS[name] * top / 10  # still unknown
     far = replace(moved, basis=turned(V[:, :3], [0.9] * 3, seed=2))
-    assert rounded_step(engine, far, narrow).noise == 0.0  # too large to be rounded
+    assert noise(rounded_step(engine, far, narrow)) == 0.0  # too large to be rounded
 
 
 def test_a_rounded_step_counts_every_column_that_a_vector_is_made_of():
@@ -552,14 +571,19 @@ def test_a_rounded_step_counts_every_column_that_a_vector_is_made_of():
     mixed = np.eye(3) - 2 / 3  # of a vector, columns have a third, two thirds and two thirds
     engine, unit = placed(rows_of(B)), UNITS["float32"]
     step = rounded_step(engine, State(V[:, :3] @ mixed), WireRounding("float32", 2, 1e-3, EPS))
-    np.testing.assert_allclose(step.noise, unit * np.sqrt(2) * 5 / 3, rtol=1e-3)
+    sent = to_wire(V[:, :3] @ mixed, "float32")
+    lost = engine.sum(PowerSteps(sent, 1, reply="float32")).lost
+    np.testing.assert_allclose(step.noises, lost @ np.abs(mixed), rtol=1e-4)
+    np.testing.assert_allclose(
+        step.rounding_errors(2)[1], np.sqrt(2) * np.linalg.norm(step.noises), rtol=1e-12
+    )
     known = State(V[:, :3], exact=(V[:, :3], B @ V[:, :3]))
     gap = (values[1] - values[2]) / values[0]
     for shards in (1, 4):  # half of what the tolerance allows has to have room for all of them
         spread = np.sqrt(2 * shards)
         for factor, rounded in ((0.9, False), (1.1, True)):
             wire = WireRounding("float32", 2, factor * unit * 2 * spread / gap, EPS, shards)
-            assert (rounded_step(engine, known, wire).noise > 0) == rounded
+            assert rounded_step(engine, known, wire).noises.any() == rounded
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
@@ -573,8 +597,9 @@ def test_rounded_local_steps_know_the_image_of_an_orthonormal_basis(wire):
     for state, _ in zip(states, range(3), strict=False):
         X, G = state.exact
         np.testing.assert_allclose(X.T @ X, np.eye(4), atol=1e-12)
-        np.testing.assert_allclose(state.noise, UNITS[wire] * 2, rtol=0.05)  # of four columns
-        assert np.linalg.norm(G - B @ X) <= state.noise * np.linalg.norm(B, 2)
+        wrong = np.linalg.norm(G - B @ X, axis=0)
+        assert (wrong <= state.noises * (1 + 1e-6) + 1e-15).all()
+        assert (state.noises <= 1.5 * wrong + 1e-15).all()  # measured, of one shard
 
 
 # Search spaces: what covers the base of probes, what is given up, what a merged start knows.
@@ -792,7 +817,7 @@ def test_a_merged_start_has_ritz_values_that_lack_no_more_than_its_bound():
     assert found.values.shape == (8,)
     assert (found.values <= truth * (1 + 1e-12)).all()
     assert (truth <= found.values + state.hidden).all()
-    np.testing.assert_allclose(state.noise * found.values[0], state.hidden)
+    assert state.rounding_errors(2) == (state.hidden, 0.0)
     X = state.basis
     R = B @ X - X * found.values[:4]
     assert np.linalg.norm(R, 2) <= state.hidden
@@ -902,41 +927,50 @@ def test_a_rounded_search_tells_what_rounding_may_have_done(wire):
     for state in islice(states, 14):
         X, G = state.exact
         np.testing.assert_allclose(X.T @ X, np.eye(5), atol=1e-11)
-        wrong = np.linalg.norm((G - B @ X)[:, :2]) / state.values[0]
-        assert wrong <= state.noise + 1e-13
-        noises.append(state.noise)
+        wrong, (lead, whole) = B @ state.space, state.rounding_errors(2)
+        wrong -= state.outer + state.space @ state.projected
+        assert np.linalg.norm((G - B @ X)[:, :2]) <= lead + 1e-13 * state.values[0]
+        assert np.linalg.norm(wrong) <= whole + 1e-13 * state.values[0]
+        noises.append(lead)
     assert max(noises) > 0
 
 
 def test_a_search_that_rounding_limits_multiplies_its_answer_once_more():
     state, B = diagonal_search([0, 0, 0.1, 0.1])
-    state = replace(state, noises=np.full(4, 0.5), noise=0.05)
+    state = replace(state, noises=np.full(4, 0.5))
     after = _measured_again(placed(rows_of(B)), _turned(state, 4), 2)
-    assert after.noise < 1e-8
+    assert after.rounding_errors(2)[0] < 1e-8
     consistent(after, B)
 
 
-def test_products_of_shards_are_bounded_though_they_cancel_in_their_sum():
-    state, _ = diagonal_search([0, 0, 0.1, 0.1])  # its largest value is 10
-    Q = np.eye(12)[:, 6:8]
-    product = np.zeros((12, 2))
-    product[6:8] = np.diag([4.0, 1.0])
-    sizes = _sizes_of_products(Q, product, state, 9)
-    np.testing.assert_allclose(sizes, np.sqrt(9 * 10 * np.array([4.0, 1.0])))
-    product[6:8] = np.diag([40.0, 1.0])  # larger than what was known
-    sizes = _sizes_of_products(Q, product, state, 9)
-    np.testing.assert_allclose(sizes, np.sqrt(9 * 40 * np.array([40.0, 1.0])))
-    product[6:8] = np.diag([-1e-9, 0.0])  # zero, but for rounding
-    product[0] = 3.0, 4.0
-    np.testing.assert_allclose(_sizes_of_products(Q, product, state, 9), [3.0, 4.0])
-    assert _sizes_of_products(Q[:, :0], product[:, :0], state, 9).shape == (0,)
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+@pytest.mark.parametrize("proposal", ["residual", "all"])
+def test_shards_tell_what_rounding_took_though_their_products_cancel_in_the_sum(wire, proposal):
     rng = np.random.default_rng(0)
     parts = [rng.standard_normal((5, 12)) * 3.0 ** rng.integers(-2, 3, 12) for _ in range(6)]
-    grams = [A.T @ A for A in parts]
-    Q = np.linalg.qr(rng.standard_normal((12, 4)))[0]
-    found = replace(state, values=np.linalg.eigvalsh(sum(grams))[:-2:-1])
-    each = sum(np.linalg.norm(B @ Q, axis=0) for B in grams)
-    assert (each <= _sizes_of_products(Q, sum(grams) @ Q, found, 6) * (1 + 1e-12)).all()
+    engine, B = placed(*parts), sum(A.T @ A for A in parts)
+    Q, X = (np.linalg.qr(rng.standard_normal((12, 4)))[0] for _ in range(2))
+    task = PowerSteps(Q, 1, reply=wire)
+    if proposal == "all":
+        task = Refine(Q, X, B @ X, 2, 30, wire, wire)
+    each = [A.T @ (A @ Q) for A in parts]
+    lost = [np.linalg.norm(G - from_wire(to_wire(G, wire)), axis=0) for G in each]
+    answer = engine.sum(task)
+    np.testing.assert_allclose(answer.lost, sum(lost), rtol=1e-6)
+    assert (np.linalg.norm(from_wire(answer.product) - B @ Q, axis=0) <= answer.lost).all()
+    assert engine.sum(replace(task, reply="float64")).lost is None
+    assert engine.sum(replace(task, reply="")).lost is None
+
+
+def test_a_space_is_given_up_with_what_rounding_may_have_done_to_it():
+    state, _ = diagonal_search([0, 0, 0.1, 0.1])
+    state = replace(state, hidden=0.01)
+    clear, noisy = _turned(state, 2), _turned(replace(state, noises=np.full(4, 0.5)), 2)
+    value, blur = float(state.turn()[0][2]), np.sqrt(2) * 1.0
+    assert clear.hidden < noisy.hidden
+    coupling = np.sqrt(np.linalg.eigvalsh(state.gram[2:, 2:])[-1])
+    expected = state.giving_up(value + blur, coupling + blur).hidden
+    np.testing.assert_allclose(noisy.hidden, expected)
 
 
 def test_what_a_first_block_lacks_of_the_merged_factor_as_it_is_rounded_may_be_hidden():
@@ -967,10 +1001,12 @@ def test_rounding_of_products_adds_up_in_every_vector_made_of_them():
     image = B @ state.space
     noisy = _settled(state, state.space, image - state.space @ (state.space.T @ image),
                      state.space.T @ image, noises)  # fmt: skip
-    values, turn = noisy.turn()
+    turn = noisy.turn()[1]
     assert (turn < 0).any()
-    lead = np.abs(turn).T @ noises
-    np.testing.assert_allclose(noisy.noise, np.linalg.norm(lead[:2]) / values[0])
+    earlier = np.array([np.square(noises[:j]).sum() for j in range(6)])
+    lead = np.abs(turn).T @ noises + np.sqrt(earlier @ np.square(turn))
+    np.testing.assert_allclose(turned_noises(noises, turn), lead)
+    np.testing.assert_allclose(noisy.rounding_errors(2)[0], np.linalg.norm(lead[:2]))
     np.testing.assert_allclose(_turned(noisy, 4).noises, lead[:4])
     Q = rng.standard_normal((30, 2))
     own = np.array([0.01, 0.02])
@@ -979,7 +1015,7 @@ def test_rounding_of_products_adds_up_in_every_vector_made_of_them():
     Z, product, found = _orthonormal(Q, B @ Q, own, noisy)
     np.testing.assert_allclose(state.space.T @ Z, 0, atol=1e-13)
     np.testing.assert_allclose(product, B @ Z, atol=1e-12)
-    expected = (own + noises @ np.abs(inside)) @ np.abs(np.linalg.inv(R))
+    expected = (own + turned_noises(noises, inside)) @ np.abs(np.linalg.inv(R))
     np.testing.assert_allclose(found, expected)
 
 
@@ -1005,18 +1041,3 @@ def test_a_bound_of_what_is_hidden_stays_where_later_blocks_are_rounded():
     first, second, third, fourth = islice(states, 4)
     assert first.hidden < second.hidden < 2 * first.hidden  # the first block was rounded
     assert fourth.hidden == third.hidden == second.hidden
-
-
-def test_products_that_more_shards_round_are_less_exact():
-    A = np.random.default_rng(0).standard_normal((80, 20)) * 0.8 ** np.arange(20)
-    begin = State(np.linalg.svd(A)[2][:4].T.copy())
-
-    def noises(*parts):
-        rounding = WireRounding("bfloat16", 2, 0.9, EPS, len(parts))
-        states = local_ritz(placed(*parts), begin, 2, proposal="residual", steps=1, start="random",
-                            rounding=rounding)  # fmt: skip
-        return next(states).noises
-
-    alone, many = noises(A), noises(*np.split(A, 4))
-    assert alone.min() > 0
-    np.testing.assert_allclose(many, 2 * alone, rtol=1e-6)

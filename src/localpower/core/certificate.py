@@ -12,6 +12,9 @@ the lower right 2×2 block. With ``D = θ_k - Θ'``, ``κ = ‖R'D^-½‖²`` an
 
     ``sin θ ≤ ‖R_k‖_F (1 + τ²)^½/(θ_k - κ - h)``   if that is positive, and ``Θ' < θ_k``.
 
+Where the computed image is that of a matrix ``B + E``, ``‖E‖ ≤ ε``, the second factor grows by
+``1/(1 - ε‖(θ_k - M)⁻¹‖)``.
+
 So all depends on h, the largest eigenvalue outside of the search space. It is *proven* to be small
 where the trace leaves little, or where a method knows a bound. Else it is *probable*: `evidence`
 tells the chance p that it is as large as would matter.
@@ -118,7 +121,8 @@ class Known:
     the search space. `chance` tells the p of there being one of at least some value outside of the
     base of probes, and `covered` how many leading Ritz vectors cover that base, but for so much as
     may hide in what they lack. `eps` is the relative rounding of products, `noise` what else may be
-    wrong with them, and `passing` what further rounds may put right.
+    wrong with them, and `passing` what further rounds may put right of those of the leading
+    vectors. The image of the whole search space is that of a matrix within `blur` of B.
     """
 
     columns: int
@@ -126,6 +130,7 @@ class Known:
     eps: float
     noise: float = 0.0
     passing: float = 0.0
+    blur: float = 0.0
     hidden: float = float("inf")
     chance: Callable[[float], float] | None = None
     covered: tuple[tuple[int, float], ...] = ()
@@ -158,7 +163,9 @@ def certify(found: Ritz, rank: int, known: Known, tol: float, certainty: float) 
     zero = last + known.passing <= least_floor
     least = float(values[rank]) if len(values) > rank else 0.0
     left = max(known.trace - float(values.sum()), 0.0)
-    hidden = min(known.hidden + floor, left + ROUNDING * known.eps * known.trace + known.noise)
+    wrong = ROUNDING * known.eps * known.trace + known.noise
+    wrong += float(np.sqrt(len(values))) * known.blur  # the trace of what is wrong inside
+    hidden = min(known.hidden + floor, left + wrong)
     if len(values) >= known.columns:
         hidden = left = 0.0
     gap = 0.0 if zero else 1.0  # of a value that further rounds may tell from zero
@@ -230,6 +237,7 @@ def _sure(
     found: Ritz, rank: int, limit: float, hidden: float, floor: float, known: Known
 ) -> tuple[bool, float]:
     """Whether it is proven that no further eigenvalue is above the limit, and the p of one."""
+    limit -= known.blur
     if len(found.values) > rank and limit <= found.values[rank]:
         return False, 1.0
     if hidden <= limit - _couplings(found, rank, limit)[0]:
@@ -263,14 +271,15 @@ def _angle(
     last, (hidden, mean) = float(found.values[rank - 1]), outside
     if len(found.values) > rank and found.values[rank] >= last:
         return 1.0, False, 1.0
-    whole = Bound(last, error, floor, *_couplings(found, rank, last))
+    whole = Bound(last, error, floor, *_couplings(found, rank, last), known.blur)
     proven, seen = whole.at(hidden), whole.at(whole.claim(SHARES[0], mean))
     if proven < 1 and (proven <= tol or proven <= SLACK * seen):
         return proven, True, 0.0
     ps: list[float] = []  # the first is that of what is seen
     for count, lacking in known.covered:
         assert known.chance is not None
-        part = Bound(last, error, floor, *_couplings(found.leading(count), rank, last))
+        couplings = _couplings(found.leading(count), rank, last)
+        part = Bound(last, error, floor, *couplings, known.blur)
         for share in SHARES:
             h = part.claim(share, mean)
             if part.at(h) < 1:
@@ -293,6 +302,7 @@ class Bound:
     kappa: float
     tau: float
     distance: float
+    blur: float = 0.0
 
     def at(self, h: float) -> float:
         """Bound the sine of the angle."""
@@ -300,8 +310,12 @@ class Bound:
         if room <= 0:
             return 1.0
         spread = (1 + self.tau**2) / room
-        rounding = self.floor * (1 / self.distance + spread)
-        return min(1.0, self.error * float(np.sqrt(spread / room)) + rounding)
+        inverse = 1 / self.distance + spread
+        sharp = 1 - self.blur * inverse
+        if sharp <= 0:
+            return 1.0
+        bound = self.error * float(np.sqrt(spread / room)) + self.floor * inverse
+        return min(1.0, bound / sharp)
 
     def claim(self, share: float, least: float) -> float:
         """The h that leaves a share of the room that there is above the `least` one."""

@@ -21,6 +21,17 @@ def to_wire(A: Array, name: str) -> Any:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
+def rounded(A: Array, name: str) -> tuple[Any, Array | None]:
+    """A as `to_wire` makes it, and the norms of what its columns lose; None if they lose nothing.
+
+    Norms of shards are added: that bounds what is lost in the sum of all, for every matrix.
+    """
+    sent = to_wire(A, name)
+    if sent.dtype == A.dtype:
+        return sent, None
+    return sent, np.linalg.norm(A.astype(np.float64, copy=False) - from_wire(sent), axis=0)
+
+
 def from_wire(A: Any, dtype: DTypeLike = np.float64) -> Array:
     """Undo `to_wire`, without the digits that it took."""
     if A.dtype == np.uint16:

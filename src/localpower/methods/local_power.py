@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS, to_first
-from localpower.core.certificate import ROUNDING, rayleigh_ritz
+from localpower.core.certificate import ROUNDING, ritz_turn
 from localpower.core.checks import whole
 from localpower.core.linalg import Array, fold, orth, qr, svd
 from localpower.core.rounding import UNITS, from_wire, to_wire
@@ -275,12 +275,12 @@ def local_power(
         if rounding is not None:
             Y, Z = from_wire(Y), from_wire(task.basis)
             first = None if first is None else from_wire(first)
-        noise = 0.0
+        noises: Array = np.zeros(0)
         if exact and first is not None:
             known = Z, first
             if rounding is not None:
                 Q, image, turn = orthonormal(Z, first)
-                known, noise = (Q, image), rounding.bound * float(np.linalg.norm(turn))
+                known, noises = (Q, image), lost_of(total, turn)
         basis = orth(Y, overwrite=not exact).astype(engine.dtype, copy=False)
         pace = 0
         if isinstance(schedule, Adaptive) and known is not None:
@@ -293,7 +293,7 @@ def local_power(
             steps=state.steps + p,
             exact=known,
             pace=pace,
-            noise=noise,
+            noises=noises,
             probes=state.learnt(probes, total.probes),
         )
         state = _joined(state)
@@ -308,7 +308,7 @@ def to_send(block: Array, dtype: np.dtype[Any], rounding: WireRounding | None) -
 def _doubted(state: State, doubt: Doubt | None, rank: int, engine: Engine) -> State:
     """Draw probes of what is outside of the basis whose image is known, once that is worth it."""
     exact = state.exact
-    if exact is None or (state.noise and state.probes is None):  # an exact image is needed
+    if exact is None or (state.noises.any() and state.probes is None):  # an exact image is needed
         return state
     if state.missed(rank).shape[1]:  # it will come into the basis: ask anew what else is hidden
         state = replace(state, probes=None, base=None, joined=None)
@@ -324,14 +324,18 @@ def _joined(state: State) -> State:
     inside = X.T @ Z
     U, sizes, Vt = svd(Z - X @ inside)
     apart = min(int((sizes > APART).sum()), len(X) - X.shape[1])
-    more = (image - G @ inside) @ (Vt[:apart].T / sizes[:apart])
-    values, X, G = rayleigh_ritz(np.hstack([X, U[:, :apart]]), np.hstack([G, more]))
+    more = Vt[:apart].T / sizes[:apart]
+    X, G = np.hstack([X, U[:, :apart]]), np.hstack([G, (image - G @ inside) @ more])
+    values, turn = ritz_turn(X.T @ G)
     less = float(sizes[apart:].max(initial=0.0))
     coupling = float(np.linalg.norm(image - Z @ (Z.T @ image), 2))
     lacking = 2 * coupling * less + float(values[0]) * less**2
     eps = float(np.finfo(state.basis.dtype).eps)
-    noise = max(state.noise, ROUNDING * eps / float(sizes[:apart].min(initial=1.0)))
-    return replace(state, joined=(X, G), lacking=lacking, noise=noise)
+    noises = state.noises if state.noises.size else np.zeros(len(inside))
+    added = noises @ np.abs(inside) @ np.abs(more)
+    added += ROUNDING * eps * float(values[0]) / sizes[:apart]
+    noises = np.append(noises, added) @ np.abs(turn)
+    return replace(state, joined=(X @ turn, G @ turn, noises), lacking=lacking)
 
 
 def orthonormal(X: Array, image: Array) -> tuple[Array, Array, Array]:
@@ -348,7 +352,8 @@ def rounded_step(
 ) -> State:
     """One power step in as few bytes as do no harm: rounded, as a difference, or in full."""
     Z, reference, k = state.basis.astype(np.float64), state.reference, rounding.rank
-    tolerable, name = rounding.tolerable(rounding.standing(state.exact, state.noise)), rounding.name
+    standing = rounding.standing(state.exact, state.rounding_errors(k)[0])
+    tolerable, name = rounding.tolerable(standing), rounding.name
     start: Array | float = 0.0
     image: Array | float = 0.0
     noise = UNITS[name]
@@ -363,10 +368,8 @@ def rounded_step(
     sent = to_wire(Z.astype(engine.dtype, copy=False), name)
     answer = engine.sum(PowerSteps(sent, 1, reply=name, probes=probes))
     Q, Y, turn = orthonormal(from_wire(sent) + start, from_wire(answer.product) + image)
-    _, X, Y = rayleigh_ritz(Q, Y)
-    lead = np.abs(turn @ (Q.T @ X[:, :k]))  # of what was sent, in the leading vectors
-    sizes = np.linalg.norm(from_wire(sent), axis=0)
-    noise = rounding.bound * float(np.linalg.norm(sizes @ lead)) if name else 0.0
+    ritz = ritz_turn(Q.T @ Y)[1]
+    X, Y = Q @ ritz, Y @ ritz
     return _joined(
         replace(
             state,
@@ -374,11 +377,16 @@ def rounded_step(
             round=state.round + 1,
             steps=state.steps + 1,
             exact=(X, Y),
-            noise=noise,
+            noises=lost_of(answer, turn @ ritz),
             reference=reference if name else (X, Y),
             probes=state.learnt(probes, answer.probes),
         )
     )
+
+
+def lost_of(answer: Product, turn: Array) -> Array:
+    """Bound what rounding took from the columns of a product that is turned; empty if nothing."""
+    return np.zeros(0) if answer.lost is None else answer.lost @ np.abs(turn)
 
 
 def residual(X: Array, image: Array) -> float:
@@ -389,13 +397,13 @@ def residual(X: Array, image: Array) -> float:
 
 def aligned(replies: Iterable[Product], rotate: str) -> Iterator[Product]:
     """Turn products towards that of the first reply, by the bases they were taken from."""
-    exact: list[tuple[Array | None, Array | None]] = []
+    exact: list[Product] = []
 
     def pairs() -> Iterator[tuple[Array, Array]]:
         for reply in replies:
-            exact.append((reply.first, reply.probes))
+            exact.append(reply)
             yield reply.pair()
 
     for product in to_first(pairs(), rotate):
-        first, probes = exact.pop(0)
-        yield Product(product, first=first, probes=probes)
+        reply = exact.pop(0)
+        yield Product(product, first=reply.first, probes=reply.probes, lost=reply.lost)

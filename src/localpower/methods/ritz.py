@@ -32,10 +32,10 @@ import numpy as np
 
 from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
 from localpower.core.linalg import Array, svd
-from localpower.core.rounding import UNITS, from_wire, to_wire
+from localpower.core.rounding import from_wire, to_wire
 from localpower.engines.base import Engine
 from localpower.methods.local_power import orthonormal, to_send
-from localpower.methods.rounding import WireRounding
+from localpower.methods.rounding import Standing, WireRounding
 from localpower.methods.search import (
     MISSED,
     PROBED,
@@ -45,7 +45,7 @@ from localpower.methods.search import (
     SearchState,
     outside,
 )
-from localpower.methods.state import Doubt, State
+from localpower.methods.state import Doubt, State, turned_noises
 from localpower.worker.replies import Product, Proposal
 from localpower.worker.tasks import LeadingFactor, PowerSteps, Refine
 
@@ -60,10 +60,9 @@ class RitzState(SearchState):
 
     `outer` is ``(I - SSᵀ)AᵀA S`` and `projected` is ``SᵀAᵀA S``, of which the lower half counts.
     `values` (c,) are all Ritz values, `residuals` (d, r) those of the leading vectors and `gram`
-    (c, c) the inner products of all. `noises` is what rounding for the wire may have done to the
-    columns of the image. Blocks have `block` columns, and
-    `rank` vectors are asked for. Before the first product only `basis` is
-    known; `start` is the first block.
+    (c, c) the inner products of all. `noises` is of the columns of `space`. Blocks
+    have `block` columns, and `rank` vectors are asked for. Before the first product only `basis`
+    is known; `start` is the first block.
     """
 
     start: Array = field(default_factory=lambda: np.zeros((0, 0)))
@@ -72,7 +71,6 @@ class RitzState(SearchState):
     values: Array = field(default_factory=lambda: np.zeros(0))
     residuals: Array = field(default_factory=lambda: np.zeros((0, 0)))
     gram: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    noises: Array = field(default_factory=lambda: np.zeros(0))
     outer: Array = field(default_factory=lambda: np.zeros((0, 0)))
     projected: Array = field(default_factory=lambda: np.zeros((0, 0)))
     proposed: Array | None = None
@@ -82,10 +80,20 @@ class RitzState(SearchState):
         """All Ritz values, and what turns the space to the Ritz vectors."""
         return ritz_turn(self.projected)
 
+    def rounding_errors(self, rank: int) -> tuple[float, float]:
+        """The same for the space; of a merged factor, all that it may lack is wrong."""
+        if not self.space.shape[1]:
+            return self.hidden, 0.0
+        return SearchState.rounding_errors(self, rank)
+
+    def standing(self, rounding: WireRounding) -> Standing | None:
+        """How good the answer is known to be."""
+        return rounding.standing(self.exact, self.rounding_errors(self.rank)[0])
+
     def ritz(self) -> Ritz | None:
         """All Ritz values, and residuals of the leading vectors.
 
-        After a merged start, those of ``FFᵀ``: what it lacks is in `noise`.
+        After a merged start, those of ``FFᵀ``: what it lacks is in `rounding_errors`.
         """
         return Ritz(self.values, self.residuals, self.gram) if self.values.size else None
 
@@ -143,9 +151,8 @@ def local_ritz(
     most = max(RESTART * width, state.start.shape[1] + 4 * width)
     space = Columns(state.space, most + 2 * width)
     while True:
-        if rounding is not None and rounding.limits(
-            rounding.standing(state.exact, state.noise), state.noise
-        ):
+        standing = None if rounding is None else state.standing(rounding)
+        if rounding is not None and rounding.limits(standing):
             state = _measured_again(engine, state, rank)
             space = Columns(state.space, most + 2 * width)
             yield state
@@ -191,7 +198,6 @@ def merged(
         np.ascontiguousarray(F[:, :width]),
         round=1,
         steps=1,
-        noise=hidden / (float(values[:1].sum()) or 1.0),
         hidden=hidden,
         values=values,
         residuals=np.zeros((1, min(width, count))),
@@ -264,7 +270,7 @@ def _round(
     """Multiply the block and the probes; let all shards propose in the same round if wanted."""
     sent, reply, name = Q, "", ""
     if rounding is not None:
-        name, reply = rounding.name, rounding.for_block(rounding.standing(state.exact, state.noise))
+        name, reply = rounding.name, rounding.for_block(state.standing(rounding))
         sent = to_wire(Q, name)
     proposed, block = None, state.probe_block
     probes = None if block is None else to_send(block, engine.dtype, rounding)
@@ -279,7 +285,7 @@ def _round(
     noises: Array = np.zeros(Q.shape[1])
     if rounding is not None:
         Q = from_wire(sent)
-        noises = UNITS[reply] * _sizes_of_products(Q, product, state, len(engine.rows))
+        noises = noises if answer.lost is None else answer.lost
         Q, product, noises = _orthonormal(Q, product, noises, state)
         state = state if state.space.shape[1] else _as_sent(state, Q)
     Q = Q.astype(np.float64, copy=False)
@@ -294,19 +300,6 @@ def _round(
         state, round=state.round + 1, steps=state.steps + 1, probes=learnt, proposed=proposed
     )
     return _settled(state, S, outer, H, np.append(state.noises, noises))
-
-
-def _sizes_of_products(Q: Array, product: Array, state: RitzState, shards: int) -> Array:
-    """Bound the sum of the norms of the shards' products, for each column.
-
-    They are rounded before they are added, and may be far larger than their sum, in which they
-    cancel: ``Σ‖B_i q‖ ≤ (m Σ‖B_i q‖²)^½ ≤ (m λ_1 qᵀBq)^½``.
-    """
-    H = Q.T @ product
-    top = max(float(np.linalg.norm(H, 2)) if H.size else 0.0, float(state.values[:1].sum()))
-    sizes: Array = np.sqrt(shards * top * np.maximum(np.diagonal(H), 0.0))
-    most: Array = np.maximum(sizes, np.linalg.norm(product, axis=0))
-    return most
 
 
 def _as_sent(state: RitzState, Q: Array) -> RitzState:
@@ -328,12 +321,10 @@ def _settled(
     values, turn = ritz_turn(projected)
     lead = turn[:, :width]
     X, R = S @ lead, outer @ lead
-    rounded = float(np.linalg.norm(np.abs(lead[:, : state.rank]).T @ noises))
     return replace(
         state,
         basis=X.astype(state.basis.dtype, copy=False),
         exact=(X, X * values[:width] + R),
-        noise=rounded / (float(values[0]) or 1.0),
         values=values,
         residuals=R,
         gram=turn.T @ (outer.T @ outer) @ turn,
@@ -350,10 +341,10 @@ def _turned(state: RitzState, most: int) -> RitzState:
     Those that are dropped are outside from then on; what is known of the outside grows by them.
     """
     values, turn = ritz_turn(state.projected)
-    noises = np.abs(turn).T @ state.noises
+    noises, blur = turned_noises(state.noises, turn), state.rounding_errors(0)[1]
     if len(values) > most:
         outer = np.sqrt(max(float(np.linalg.eigvalsh(state.gram[most:, most:])[-1]), 0.0))
-        state = state.giving_up(float(values[most]), float(outer))
+        state = state.giving_up(float(values[most]) + blur, float(outer) + blur)
     turn = turn[:, :most]
     inside = turn[: len(state.inside)].T @ state.inside
     return replace(
@@ -379,7 +370,7 @@ def _orthonormal(
         inside = state.space.T @ Q
         Q = Q - state.space @ inside
         product = product - state.space @ (state.projected @ inside) - state.outer @ inside
-        noises = noises + state.noises @ np.abs(inside)
+        noises = noises + turned_noises(state.noises, inside)
     Q, product, turn = orthonormal(Q, product)
     return Q, product, noises @ np.abs(turn)
 

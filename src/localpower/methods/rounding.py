@@ -39,15 +39,6 @@ class WireRounding:
     eps: float
     shards: int = 1
 
-    @property
-    def bound(self) -> float:
-        """What rounding may do to the product of a unit vector, of the largest eigenvalue.
-
-        Shards round before they add, and their products may cancel in the sum: ``Σ‖B_i q‖ ≤
-        (m Σ‖B_i q‖²)^½ ≤ (m λ_1 Σ qᵀB_i q)^½ ≤ m^½ λ_1``.
-        """
-        return UNITS[self.name] * math.sqrt(self.shards)
-
     def standing(self, exact: tuple[Array, Array] | None, noise: float) -> Standing | None:
         """How good a basis is known to be, from its image, in which there is some `noise`."""
         if exact is None:
@@ -55,14 +46,19 @@ class WireRounding:
         found = Ritz.of(*exact)
         values, R = found.values, found.residuals[:, : self.rank]
         top = float(values[0]) or 1.0
-        floor = max(ROUNDING * self.eps, noise)
+        floor = max(ROUNDING * self.eps, noise / top)
         least = float(values[self.rank]) if len(values) > self.rank else 0.0
         gap = (float(values[self.rank - 1]) + float(np.linalg.norm(R, 2)) - least) / top
-        return Standing(max(float(np.linalg.norm(R, axis=0).max()) / top, floor), gap)
+        largest = float(np.linalg.norm(R, axis=0).max()) / top
+        return Standing(max(largest, floor), gap, noise / top)
 
     @property
     def spread(self) -> float:
-        """How many times the rounding of one column of one product that may be, in k of them."""
+        """How many times the rounding of one column of one product that may be, in k of them.
+
+        Shards round before they add, and their products may cancel in the sum: ``Σ‖B_i q‖ ≤
+        (m Σ‖B_i q‖²)^½ ≤ (m λ_1 Σ qᵀB_i q)^½ ≤ m^½ λ_1``.
+        """
         return math.sqrt(self.shards * self.rank)
 
     def tolerable(self, found: Standing | None) -> float:
@@ -71,9 +67,9 @@ class WireRounding:
             return 1.0
         return max(found.residual / SAFETY, self.tol * found.gap / (2 * self.spread))
 
-    def limits(self, found: Standing | None, noise: float) -> bool:
+    def limits(self, found: Standing | None) -> bool:
         """Whether rounding so far is what keeps the residual from being smaller."""
-        return found is not None and noise > 0 and found.residual <= 2 * noise
+        return found is not None and found.noise > 0 and found.residual <= 2 * found.noise
 
     def for_block(self, found: Standing | None) -> str:
         """The type with the fewest bytes in which products of LocalRitz's next block may come."""
@@ -87,7 +83,11 @@ class WireRounding:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Largest residual of the vectors asked for, and the gap after them, of the largest value."""
+    """Largest residual of the vectors asked for, the gap after them, and what rounding did to them.
+
+    All are relative to the largest value.
+    """
 
     residual: float
     gap: float
+    noise: float = 0.0

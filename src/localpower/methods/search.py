@@ -33,10 +33,6 @@ class SearchState(State):
     spread: float = 0.0
     PROBES: ClassVar[int] = 4
 
-    def turn(self) -> tuple[Array, Array]:
-        """All Ritz values, and what turns the space to the Ritz vectors."""
-        raise NotImplementedError
-
     def covered(self, found: Ritz) -> Iterator[tuple[int, float]]:
         """How many leading Ritz vectors cover the base of the probes, but for how much."""
         c, count = self.space.shape[1], self.inside.shape[1]

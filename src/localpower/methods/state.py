@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
 
-from localpower.core.certificate import Certificate, Known, Ritz, certify
+from localpower.core.certificate import Certificate, Known, Ritz, certify, ritz_turn
 from localpower.core.evidence import Probes, draw
 from localpower.core.linalg import Array
 
@@ -39,13 +39,14 @@ class State:
 
     `exact` is a basis X, this one or the one before, and its exact image ``AᵀA X``, where the
     method has both: what a certificate is made from. `pace` is how many steps the next round takes,
-    where that is adapted to what the rounds before achieved. `noise` is what rounding for the wire
-    may have done to the image, relative to the largest eigenvalue, and `reference` a basis with an
-    image that was not rounded.
+    where that is adapted to what the rounds before achieved. `noises` bounds the norms of what
+    rounding for the wire did to the columns of the image; without any, it did nothing. `reference`
+    is a basis with an image that was not rounded.
 
     `hidden` bounds the eigenvalues outside of the search space. `probes` tell the chance of there
-    being a large one outside of their `base`, a basis and its image. `joined` is `exact` with that:
-    it has all of the base but for a little, in which as much as `lacking` may hide. `draws` counts
+    being a large one outside of their `base`, a basis and its image. `joined` is `exact` with that,
+    and with its own noises: it has all of the base but for a little, in which as much as `lacking`
+    may hide. `draws` counts
     probes; while they are `resting` they are not sent.
     """
 
@@ -54,12 +55,12 @@ class State:
     steps: int = 0
     exact: tuple[Array, Array] | None = None
     pace: int = 0
-    noise: float = 0.0
+    noises: Array = field(default_factory=lambda: np.zeros(0))
     reference: tuple[Array, Array] | None = None
     hidden: float = float("inf")
     probes: Probes | None = None
     base: tuple[Array, Array] | None = None
-    joined: tuple[Array, Array] | None = None
+    joined: tuple[Array, Array, Array] | None = None
     lacking: float = 0.0
     draws: int = 0
     resting: bool = False
@@ -73,7 +74,7 @@ class State:
     @property
     def told(self) -> tuple[Array, Array] | None:
         """What a certificate is about: an orthonormal basis and its exact image."""
-        return self.joined or self.exact
+        return self.exact if self.joined is None else self.joined[:2]
 
     def certificate(
         self, rank: int, known: Known, tol: float, certainty: float
@@ -82,16 +83,35 @@ class State:
         found = self.ritz()
         if found is None:
             return None
-        passing = self.noise * float(found.values[0])
+        passing, blur = self.rounding_errors(rank)
         chance = None if self.probes is None else self.chance
         more = replace(
             known,
             passing=passing,
+            blur=blur,
             hidden=self.hidden,
             chance=chance,
             covered=() if chance is None else tuple(self.covered(found)),
         )
         return certify(found, rank, more, tol, certainty)
+
+    def turn(self) -> tuple[Array, Array]:
+        """All Ritz values, and what turns the basis that is told of to the Ritz vectors."""
+        assert self.told is not None
+        X, image = self.told
+        return ritz_turn(X.T @ image)
+
+    def rounding_errors(self, rank: int) -> tuple[float, float]:
+        """What rounding for the wire did to the image of the leading vectors, and to B for all.
+
+        The image of all is the exact one of a symmetric matrix that is so far from B, at most, in
+        the Frobenius norm: each entry of the projected matrix counts twice.
+        """
+        noises = self.noises if self.joined is None else self.joined[2]
+        if not noises.any():
+            return 0.0, 0.0
+        lead = turned_noises(noises, self.turn()[1][:, :rank])
+        return float(np.linalg.norm(lead)), float(np.sqrt(2) * np.linalg.norm(noises))
 
     def chance(self, value: float) -> float:
         """The p of an eigenvalue of this `value` or more outside of the search space."""
@@ -156,3 +176,14 @@ class State:
     def answer(self) -> State:
         """The state as those outside of the method see it: its basis is what was found so far."""
         return self
+
+
+def turned_noises(noises: Array, turn: Array) -> Array:
+    """Bound what is wrong with the image of a basis that is turned, for each column.
+
+    Of the projected matrix only the lower half counts (`ritz_turn`): what is wrong with a column
+    is also wrong with its row, which later columns see.
+    """
+    squares = np.square(noises)
+    mirrored: Array = np.sqrt((np.cumsum(squares) - squares).clip(0.0) @ np.square(turn))
+    return np.abs(turn).T @ noises + mirrored

@@ -88,13 +88,15 @@ class Product(Addend):
     """A (d, r) matrix to be summed over shards, and the basis it was taken from if asked for.
 
     `first` is the product of the broadcast basis, if asked for: its sum is exact. `probes` is that
-    of probes, if there are any.
+    of probes, if there are any. `lost` (r,) has the norms of what rounding for the wire took from
+    the columns of the product of the broadcast basis.
     """
 
     product: Array
     basis: Array | None = None
     first: Array | None = None
     probes: Array | None = None
+    lost: Array | None = None
 
     def pair(self) -> tuple[Array, Array]:
         """Product and basis, where the basis was asked for."""
@@ -108,6 +110,7 @@ class Product(Addend):
             added(self.product, other.product, own),
             first=_both(self.first, other.first, own),
             probes=_both(self.probes, other.probes, own),
+            lost=_both(self.lost, other.lost, own),
         )
 
 
@@ -217,16 +220,19 @@ def unpacked(triangle: Array, columns: int) -> Array:
 class Proposal(Addend):
     """An exact product (d, b), and what the shard proposes (d, r); both are summed over shards.
 
-    `probes` is the product of probes, if there are any.
+    `probes` is the product of probes, if there are any. `lost` (b,) has the norms of what rounding
+    for the wire took from the columns of the product.
     """
 
     product: Array
     proposal: Array
     probes: Array | None = None
+    lost: Array | None = None
 
     def plus(self, other: Proposal, own: bool) -> Proposal:
         return Proposal(
             added(self.product, other.product, own),
             added(self.proposal, other.proposal, own),
             _both(self.probes, other.probes, own),
+            _both(self.lost, other.lost, own),
         )

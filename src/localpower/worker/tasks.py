@@ -17,7 +17,7 @@ import numpy as np
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.ledger import weigh
 from localpower.core.linalg import Array, orth, orth_step, qr, triangular
-from localpower.core.rounding import UNITS, from_wire, to_wire
+from localpower.core.rounding import UNITS, from_wire, rounded, to_wire
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.moments import Exponents, Moments
 from localpower.worker.replies import (
@@ -191,6 +191,7 @@ class PowerSteps(Task[Product]):
     def shapes(self, rows: int, columns: int) -> Shapes:
         shapes: dict[str, tuple[int | None, ...]]
         shapes = dict.fromkeys(("product", "basis", "first"), self.basis.shape)
+        shapes["lost"] = self.basis.shape[1:]
         return shapes if self.probes is None else shapes | {"probes": self.probes.shape}
 
     def __call__(self, matrix: LocalMatrix) -> Product:
@@ -205,10 +206,12 @@ class PowerSteps(Task[Product]):
                 Y = matrix.product(Z)
         if self.align != "none":
             Y = Y @ ALIGNMENTS[self.align](Z, start)
+        lost = None
         if self.reply:
-            Y, Z = to_wire(Y, self.reply), to_wire(Z, self.reply)
-            first = None if first is None else to_wire(first, self.reply)
-        return Product(Y, Z if self.send_basis else None, first, probed)
+            (Y, lost), Z = rounded(Y, self.reply), to_wire(Z, self.reply)
+            if first is not None:
+                first, lost = rounded(first, self.reply)
+        return Product(Y, Z if self.send_basis else None, first, probed, lost)
 
 
 def _with_probes(matrix: LocalMatrix, Z: Array, probes: Array | None) -> tuple[Array, Array | None]:
@@ -242,7 +245,9 @@ class Refine(Task[Proposal]):
     probes: Array | None = None
 
     def shapes(self, rows: int, columns: int) -> Shapes:
+        shapes: dict[str, tuple[int | None, ...]]
         shapes = {"product": self.block.shape, "proposal": self.basis.shape}
+        shapes["lost"] = self.block.shape[1:]
         return shapes if self.probes is None else shapes | {"probes": self.probes.shape}
 
     def __call__(self, matrix: LocalMatrix) -> Proposal:
@@ -252,9 +257,9 @@ class Refine(Task[Proposal]):
             product, probed = block, None
             if block.size or self.probes is not None:
                 product, probed = _with_probes(matrix, block, self.probes)
-            product = to_wire(product, self.reply)
+            product, lost = rounded(product, self.reply)
             if not part:
-                return Proposal(product, to_wire(np.zeros_like(X), self.proposal), probed)
+                return Proposal(product, to_wire(np.zeros_like(X), self.proposal), probed, lost)
             drift = image - matrix.product(X) / part
             Z = X
             for _ in range(self.steps):
@@ -264,7 +269,7 @@ class Refine(Task[Proposal]):
         if self.proposal:  # what is new of it: rounding is relative to that
             aligned = aligned - X @ (X.T @ aligned)
         proposal = (part * aligned).astype(matrix.dtype, copy=False)
-        return Proposal(product, to_wire(proposal, self.proposal), probed)
+        return Proposal(product, to_wire(proposal, self.proposal), probed, lost)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
