@@ -219,7 +219,7 @@ class Run:
             "held": self.held,
             "names": names_of(source),
             "call": asked.call({"rank": self.rank} | ({} if self.held else {"workers": workers})),
-        }
+        } | source.gaps()
 
     def iterate(self) -> None:
         """Run the method, and the next one where it does not get there, until it is done."""

@@ -45,8 +45,15 @@ class Options:
         """Refuse what no format knows."""
         if self.dtype not in (None, "float32", "float64"):
             raise ValueError(f"dtype={self.dtype!r} is not known: take 'float32' or 'float64'")
-        if self.missing not in (None, "drop"):
-            raise ValueError(f"missing={self.missing!r} is not known: take 'drop', or leave it out")
+        if self.missing not in (None, "drop", "mean", "error"):
+            raise ValueError(
+                f"missing={self.missing!r} is not known: take 'drop', 'mean' or 'error'"
+            )
+
+    @property
+    def gaps(self) -> bool:
+        """Whether values may be missing; readers write nan in their places."""
+        return self.missing in ("drop", "mean")
 
     def work_type(self, kinds: Iterable[DTypeLike] = (np.float64,)) -> np.dtype[Any]:
         """What rows of these types are read as: the type asked for, or `shard.work_type`."""
@@ -154,8 +161,9 @@ def no_label(where: Path | str, name: str, kind: Any) -> DataError:
 def missing_value(where: Path | str, row: int, name: str) -> DataError:
     """Say that there is a null."""
     return DataError(
-        f"{where}, row {row}, column {name!r}: no value (null); fill in values, or leave out such "
-        f"rows, or the column with drop=[{name!r}]"
+        f"{where}, row {row}, column {name!r}: the value is missing (null); leave out such rows "
+        f"with missing='drop', fill it in with missing='mean', or leave out the column with "
+        f"drop=[{name!r}]"
     )
 
 

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
-from localpower.data.blocks import Options, choose
+from localpower.data.blocks import Block, Options, choose
+from localpower.data.cache import cached
 from localpower.data.detect import detect, suffix_of
 from localpower.data.hints import table_hint
 from localpower.data.memory import ROWS_SHARE, budget
+from localpower.data.missing import fill, has_gaps, tell_left_out
 from localpower.data.paths import files as files
 from localpower.data.readers.foreign import (
     FILES,
@@ -32,7 +34,7 @@ from localpower.data.readers.foreign import (
 from localpower.data.readers.frames import frame_blocks, is_frame
 from localpower.data.readers.matrix import as_matrix
 from localpower.data.readers.stream import stream_blocks
-from localpower.data.spool import RowStorage, Table, cached, keep
+from localpower.data.spool import RowStorage, Table, keep
 from localpower.worker.shard import EngineBlock, LoadedBlock, Shard, is_stored, nbytes
 
 HERE = "which brings rows here; or change them where they are"
@@ -43,7 +45,8 @@ class Source:
     """Rows as they were given, in tables with the same columns; what `localpower.read` returns.
 
     `separate` says that the tables are the user's own shards; otherwise rows may be cut anywhere.
-    `memory` is what rows may take, in bytes. Close it, or use it in a ``with`` statement, to remove
+    `memory` is what rows may take, in bytes; `filled` counts the missing values that were filled in
+    with means. Close it, or use it in a ``with`` statement, to remove
     temporary files before it is garbage.
     """
 
@@ -53,6 +56,21 @@ class Source:
     dtype: np.dtype[Any]
     memory: int
     room: RowStorage
+    filled: int = 0
+
+    @property
+    def left_out(self) -> NDArray[np.intp]:
+        """Numbers, in the data as given, of the rows that ``missing="drop"`` left out."""
+        rows = [_rows(table) + len(table.left_out) for table in self.tables]
+        firsts = np.cumsum([0, *rows])
+        pairs = zip(firsts, self.tables, strict=False)
+        return np.concatenate([first + table.left_out for first, table in pairs])
+
+    def gaps(self) -> dict[str, dict[str, int]]:
+        """What was done about missing values, for the record of a run; empty if nothing was."""
+        counts = {"rows_left_out": len(self.left_out), "values_filled": self.filled}
+        done = {name: count for name, count in counts.items() if count}
+        return {"missing": done} if done else {}
 
     @property
     def pieces(self) -> tuple[Any, ...]:
@@ -71,7 +89,7 @@ class Source:
 
     @property
     def labels(self) -> NDArray[Any] | None:
-        """The label of each row, where every table has labels."""
+        """The label of each row, (n,), where every table has labels; held in memory."""
         labels = [table.labels for table in self.tables]
         known = [label for label in labels if label is not None]
         return np.concatenate(known) if len(known) == len(labels) else None
@@ -85,7 +103,8 @@ class Source:
         """Say which row this is, and of what."""
         for name, table in zip(self.names, self.tables, strict=True):
             if row < _rows(table):
-                return f"{name}, row {row}"
+                earlier = table.left_out - np.arange(len(table.left_out))
+                return f"{name}, row {row + np.searchsorted(earlier, row, 'right')}"
             row -= _rows(table)
         raise IndexError(f"there are {self.rows} rows")
 
@@ -126,7 +145,8 @@ def read(
     columns, drop : sequence of str or int, optional
         Names or numbers (from 0) of the columns to take, in this order, or to leave out.
     label : str or int, optional
-        A column that is no feature but a label, for ``partition="label"``.
+        The column of labels. It is kept apart from the features, as `Source.labels`, for pictures
+        and for ``partition="label"``. Rows for `Result.transform` need not have it.
     labels : (n,) array_like, optional
         The labels themselves, where the data do not hold them.
     header : bool, optional
@@ -139,8 +159,11 @@ def read(
         Which array of an HDF5, Zarr or ``.npz`` file.
     zero_based : bool, optional
         Whether svmlight indices count from 0; by default if a 0 occurs in any of the files.
-    missing : {"drop"}, optional
-        Leave out the rows of CSV in which a value is missing. By default that is an error.
+    missing : {"drop", "mean", "error"}, optional
+        What to do about missing values: empty fields and words such as NA in CSV, null, masked
+        entries, and nan in all data. ``"drop"`` leaves out the rows that have one, ``"mean"`` fills
+        it with the mean of all values of its column, over all files. By default it is an error. The
+        result tells how many there were.
     n_features : int
         Columns at least, for svmlight text that does not name the last ones.
     memory : int or str, optional
@@ -194,6 +217,8 @@ def open_source(
         names, tables = tuple(name for name, _ in found), [table for _, table in found]
         tables = _settle(tables, columns, options)
         _check_widths(names, tables)
+        tell_left_out(tables, names)
+        tables, filled = fill(tables, names)
         if (hint := table_hint(tables[0])) is not None:
             warn(hint + _whose_options(hint), DataHint)
         if labels is not None:
@@ -206,7 +231,7 @@ def open_source(
     except BaseException:
         room.close()
         raise
-    source = Source(tuple(tables), names, separate, _work_type(tables, options), size, room)
+    source = Source(tuple(tables), names, separate, _work_type(tables, options), size, room, filled)
     if not source.rows and is_stream(data):
         raise DataError(
             "data yields no rows; a generator that was read before yields nothing more: make it "
@@ -236,13 +261,7 @@ def _like(source: Source, names: Sequence[str]) -> Source:
         if order is not None:
             blocks = Shard(table.pieces, table.columns, source.dtype).blocks()
             found = keep(stream_blocks(blocks, name, Options(order)), room, name)
-            table = replace(
-                found,
-                columns=len(order),  # also where there are no rows
-                labels=table.labels,
-                names=tuple(names),
-                text=table.text,
-            )
+            table = replace(table, pieces=found.pieces, columns=len(order), names=tuple(names))
         tables.append(table)
     return replace(source, tables=tuple(tables), room=room)
 
@@ -332,20 +351,15 @@ def _look_ahead(paths: Iterable[Path]) -> None:
 def _table(data: Any, name: str, options: Options, room: RowStorage) -> Table:
     """Take one file or object in."""
     refuse_object(data, name)
-    if options.missing is not None and not (is_path(data) and detect(Path(data)).name == "csv"):
-        raise DataError(
-            f"{name}: missing={options.missing!r} is for CSV and other text; leave out such rows "
-            "before, as with dropna() of a data frame"
-        )
     if is_path(data):
         return _file(Path(data), options, room)
     if is_frame(data):
         blocks = frame_blocks(data, options, name)
         assert blocks is not None
-        return keep(blocks, room, name)
+        return keep(blocks, room, name, options.missing)
     if is_stream(data):
-        return keep(stream_blocks(data, name, options), room, name)
-    return _chosen(as_matrix(data, name, room), name, options, room)
+        return keep(stream_blocks(data, name, options), room, name, options.missing)
+    return _chosen(as_matrix(data, name, room, options.gaps), name, options, room)
 
 
 def _file(path: Path, options: Options, room: RowStorage) -> Table:
@@ -354,19 +368,23 @@ def _file(path: Path, options: Options, room: RowStorage) -> Table:
     if not isinstance(found, Iterator):
         return _chosen(as_matrix(found, str(path), room), str(path), options, room)
     if path.is_dir():  # its own time of change says nothing about what is inside: not cached
-        return keep(found, room, str(path))
+        return keep(found, room, str(path), options.missing)
     table = cached(path, options, found, room, form.name == "svmlight")
+    if table.gaps and room.cache is not None:  # what is filled in depends on other files, too
+        blocks = Shard(table.pieces, table.columns, table.pieces[0].dtype).blocks()
+        table = replace(table, pieces=keep(map(Block, blocks), room, "", "mean").pieces)
     return replace(table, text=form.name == "csv")
 
 
 def _chosen(piece: Any, name: str, options: Options, room: RowStorage) -> Table:
-    """Leave out the columns that are not wanted."""
-    if options.columns is None and options.drop is None and options.label is None:
+    """Leave out the columns that are not wanted, and rows with gaps."""
+    whole = options.columns is None and options.drop is None and options.label is None
+    if whole and not (options.gaps and has_gaps(piece)):
         return Table((piece,), piece.shape[1])
-    if not is_stored(piece):
-        return keep(stream_blocks([piece], name, options), room, name)
-    shard = Shard((piece,), piece.shape[1], piece.dtype)
-    return keep(stream_blocks(shard.blocks(), name, options), room, name)
+    parts: Iterable[Any] = [piece]
+    if is_stored(piece):
+        parts = Shard((piece,), piece.shape[1], piece.dtype).blocks()
+    return keep(stream_blocks(parts, name, options), room, name, options.missing)
 
 
 def _settle(tables: list[Table], columns: int, options: Options) -> list[Table]:

@@ -27,8 +27,11 @@ REMEDIES = {
 }  # by the kind of a type that is not one of real numbers
 
 
-def as_matrix(data: Any, name: str, room: RowStorage) -> Any:
-    """Bring one matrix into a form that kernels work on: dense, canonical CSR, or in a file."""
+def as_matrix(data: Any, name: str, room: RowStorage, gaps: bool = False) -> Any:
+    """Bring one matrix into a form that kernels work on: dense, canonical CSR, or in a file.
+
+    What is masked becomes nan if there may be `gaps`.
+    """
     if isinstance(data, Stored | StoredCSR):
         _check(data.shape, data.dtype, name)
         if data.dtype.itemsize > 8:
@@ -51,7 +54,7 @@ def as_matrix(data: Any, name: str, room: RowStorage) -> Any:
     _check(array.shape, array.dtype, name)
     if isinstance(array, np.memmap) and (stored := stored_memmap(array)) is not None:
         return as_matrix(stored, name, room)
-    array = unmasked(array, name)
+    array = without_masks(array) if gaps else unmasked(array, name)
     if array.dtype.itemsize > 8:
         with np.errstate(
             over="ignore", invalid="ignore"
@@ -61,6 +64,13 @@ def as_matrix(data: Any, name: str, room: RowStorage) -> Any:
         room.left -= array.nbytes
         array = np.ascontiguousarray(array)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def without_masks(array: Any) -> Any:
+    """Write nan where an array is masked."""
+    if not np.ma.is_masked(array):
+        return array if hasattr(array, "tocsr") else np.asarray(array)
+    return np.ma.filled(array if array.dtype.kind == "f" else array.astype(np.float64), np.nan)
 
 
 def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
