@@ -14,6 +14,7 @@ from localpower.core.errors import DataError, DataHint, WorkerLate, WorkerLost, 
 from localpower.core.linalg import Array, orth
 from localpower.data import partition as partitions
 from localpower.data.partition import Partition
+from localpower.data.reading import LazySource
 from localpower.data.source import Source, held, load_block, open_source
 from localpower.engines.base import Engine
 from localpower.engines.ledgered import Ledgered
@@ -116,15 +117,17 @@ class Run:
         if asked.checkpoint is not None:
             check_place(asked.checkpoint.path)
         self.display.stage("reading data")
-        self.held = self.home.takes(asked.data)
+        lazy = asked.data if isinstance(asked.data, LazySource) else None
+        self.held = self.home.takes(asked.data if lazy is None else lazy.data)
         if self.held:
             if asked.workers is not None or asked.partition != "contiguous":
                 raise ValueError(
                     "workers= and partition= cut rows anew, and these stay where they are: "
                     "leave them out, or cut the data before"
                 )
-            blocks = adopted(self.home, asked.data, asked.faults.retries)
-            self.source = held(blocks, "data", asked.memory)
+            data, missing = (asked.data, {}) if lazy is None else lazy.in_place()
+            blocks = adopted(self.home, data, asked.faults.retries)
+            self.source = held(blocks, "data", asked.memory, missing)
         else:
             self.source = open_source(asked.data, memory=asked.memory, shards=asked.workers)
         if self.source is not asked.data:
@@ -219,7 +222,7 @@ class Run:
             "held": self.held,
             "names": names_of(source),
             "call": asked.call({"rank": self.rank} | ({} if self.held else {"workers": workers})),
-        } | source.gaps()
+        } | ({"missing": dict(source.missing)} if source.missing else {})
 
     def iterate(self) -> None:
         """Run the method, and the next one where it does not get there, until it is done."""

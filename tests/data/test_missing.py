@@ -114,7 +114,7 @@ def test_rows_with_gaps_are_left_out(tmp_path, room, kind):
         source = open_source(data, options=lp.data.blocks.Options(missing="drop"), shards=2)
     np.testing.assert_array_equal(rows_of(source), FULL[KEPT])
     np.testing.assert_array_equal(source.left_out, np.flatnonzero(~KEPT))
-    assert not source.filled
+    assert "values_filled" not in source.missing
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,7 +124,7 @@ def test_gaps_are_filled_with_the_mean_of_all_values_of_the_column(tmp_path, roo
         source = open_source(data, options=lp.data.blocks.Options(missing="mean"), shards=2)
     np.testing.assert_allclose(rows_of(source), FILLED, rtol=1e-13)
     np.testing.assert_array_equal(rows_of(source)[~HOLES], FULL[~HOLES])
-    assert source.filled == HOLES.sum()
+    assert source.missing == {"values_filled": HOLES.sum()}
     assert not len(source.left_out)
     np.testing.assert_array_equal(np.isnan(X), HOLES)  # the user's own are not changed
     np.testing.assert_array_equal(FRAME.isna(), HOLES)
@@ -150,7 +150,7 @@ def test_data_without_gaps_are_as_they_were(tmp_path, kind, how, recwarn):
         np.save(data, FULL)
     source = lp.read(data, missing=how)
     np.testing.assert_array_equal(rows_of(source), FULL)
-    assert not source.filled
+    assert "values_filled" not in source.missing
     assert not len(source.left_out)
     assert not len(recwarn)
     if kind == "array":

@@ -55,6 +55,11 @@ class Options:
         """Whether values may be missing; readers write nan in their places."""
         return self.missing in ("drop", "mean")
 
+    def told(self) -> str:
+        """The options that matter for what rows are, for a line about them."""
+        given = {name: getattr(self, name) for name in ("label", "missing")}
+        return "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
+
     def work_type(self, kinds: Iterable[DTypeLike] = (np.float64,)) -> np.dtype[Any]:
         """What rows of these types are read as: the type asked for, or `shard.work_type`."""
         return work_type(kinds) if self.dtype is None else np.dtype(self.dtype)
@@ -165,6 +170,17 @@ def missing_value(where: Path | str, row: int, name: str) -> DataError:
         f"with missing='drop', fill it in with missing='mean', or leave out the column with "
         f"drop=[{name!r}]"
     )
+
+
+def refuse_empty(present: NDArray[Any], names: Sequence[str] | None) -> None:
+    """Refuse columns of which no value is `present`: they have no mean."""
+    if not present.all():
+        called = names or [*map(str, range(len(present)))]
+        empty = listed([called[number] for number in np.flatnonzero(present == 0).tolist()])
+        raise DataError(
+            f"column {empty} has no value in any row, so there is no mean to fill in; leave it "
+            f"out with drop=[{empty}]"
+        )
 
 
 def text_labels(values: Sequence[Any], where: Path | str) -> NDArray[Any]:

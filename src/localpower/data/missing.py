@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
-from localpower.data.blocks import block_rows, listed
+from localpower.data.blocks import block_rows, refuse_empty
 from localpower.data.spool import Table, gaps_in
 from localpower.worker.shard import Shard, is_stored
 from localpower.worker.stored import StoredCSR, stamp
@@ -51,8 +51,8 @@ def fill(tables: Sequence[Table], names: Sequence[str]) -> tuple[list[Table], in
     return filled, gaps
 
 
-def tell_left_out(tables: Sequence[Table], names: Sequence[str]) -> None:
-    """Say how many rows were left out; refuse to leave out all."""
+def left_out(tables: Sequence[Table], names: Sequence[str]) -> dict[str, int]:
+    """Say and return how many rows were left out; refuse to leave out all."""
     left = sum(len(table.left_out) for table in tables)
     rows = sum(piece.shape[0] for table in tables for piece in table.pieces)
     if left and not rows:
@@ -65,6 +65,7 @@ def tell_left_out(tables: Sequence[Table], names: Sequence[str]) -> None:
             f"{_called(names)}: {left} of {left + rows} rows are left out, as values are missing",
             DataHint,
         )
+    return {"rows_left_out": left}
 
 
 def _called(names: Sequence[str]) -> str:
@@ -88,13 +89,7 @@ def _means(tables: Sequence[Table]) -> tuple[NDArray[np.float64], int]:
         else:
             sums += np.bincount(block.indices, known, d)
             gaps += np.bincount(block.indices[holes], minlength=d)
-    if (gaps == rows).any():
-        called = tables[0].names or [*map(str, range(d))]
-        empty = [called[number] for number in np.flatnonzero(gaps == rows)]
-        raise DataError(
-            f"column {listed(empty)} has no value in any row, so there is no mean to fill in; "
-            f"leave it out with drop=[{listed(empty)}]"
-        )
+    refuse_empty(rows - gaps, tables[0].names)
     return sums / (rows - gaps), int(gaps.sum())
 
 

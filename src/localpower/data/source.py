@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from localpower.data.cache import cached
 from localpower.data.detect import detect, suffix_of
 from localpower.data.hints import table_hint
 from localpower.data.memory import ROWS_SHARE, budget
-from localpower.data.missing import fill, has_gaps, tell_left_out
+from localpower.data.missing import TOLD, fill, has_gaps, left_out
 from localpower.data.paths import files as files
 from localpower.data.readers.foreign import (
     FILES,
@@ -45,9 +45,8 @@ class Source:
     """Rows as they were given, in tables with the same columns; what `localpower.read` returns.
 
     `separate` says that the tables are the user's own shards; otherwise rows may be cut anywhere.
-    `memory` is what rows may take, in bytes; `filled` counts the missing values that were filled in
-    with means. Close it, or use it in a ``with`` statement, to remove
-    temporary files before it is garbage.
+    `memory` is what rows may take, in bytes; `missing` counts what was done about missing values.
+    Close it, or use it in a ``with`` statement, to remove temporary files before it is garbage.
     """
 
     tables: tuple[Table, ...]
@@ -56,7 +55,19 @@ class Source:
     dtype: np.dtype[Any]
     memory: int
     room: RowStorage
-    filled: int = 0
+    missing: Mapping[str, int] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
+
+    def __repr__(self) -> str:
+        """Say in one line what it is."""
+        of = self.names[0] + f" and {len(self.names) - 1} more" * (len(self.names) > 1)
+        told = "".join(f"; {count} {TOLD[name]}" for name, count in self.missing.items())
+        shape = f"{self.rows} rows × {self.columns} columns of {self.dtype}"
+        return f"<Source of {of}: {shape}{self.options.told()}{told}>"
+
+    def here(self) -> Source:
+        """The same, with its rows in this process."""
+        return self
 
     @property
     def left_out(self) -> NDArray[np.intp]:
@@ -65,12 +76,6 @@ class Source:
         firsts = np.cumsum([0, *rows])
         pairs = zip(firsts, self.tables, strict=False)
         return np.concatenate([first + table.left_out for first, table in pairs])
-
-    def gaps(self) -> dict[str, dict[str, int]]:
-        """What was done about missing values, for the record of a run; empty if nothing was."""
-        counts = {"rows_left_out": len(self.left_out), "values_filled": self.filled}
-        done = {name: count for name, count in counts.items() if count}
-        return {"missing": done} if done else {}
 
     @property
     def pieces(self) -> tuple[Any, ...]:
@@ -119,77 +124,6 @@ class Source:
         self.close()
 
 
-def read(
-    data: Any,
-    *,
-    columns: Sequence[str | int] | None = None,
-    drop: Sequence[str | int] | None = None,
-    label: str | int | None = None,
-    labels: Any = None,
-    header: bool | None = None,
-    delimiter: str | None = None,
-    dtype: str | None = None,
-    key: str | None = None,
-    zero_based: bool | None = None,
-    missing: str | None = None,
-    n_features: int = 0,
-    memory: int | str | None = None,
-    cache: str | os.PathLike[str] | None = None,
-) -> Source:
-    r"""Open data with options that `svd` has no arguments for; give `svd` what it returns.
-
-    Parameters
-    ----------
-    data
-        Whatever `svd` takes.
-    columns, drop : sequence of str or int, optional
-        Names or numbers (from 0) of the columns to take, in this order, or to leave out.
-    label : str or int, optional
-        The column of labels. It is kept apart from the features, as `Source.labels`, for pictures
-        and for ``partition="label"``. Rows for `Result.transform` need not have it.
-    labels : (n,) array_like, optional
-        The labels themselves, where the data do not hold them.
-    header : bool, optional
-        Whether CSV has a line of names; found out by default.
-    delimiter : str, optional
-        What separates the fields of CSV; found out by default.
-    dtype : {"float32", "float64"}, optional
-        What rows are worked with; by default float32 where all data are, else float64.
-    key : str, optional
-        Which array of an HDF5, Zarr or ``.npz`` file.
-    zero_based : bool, optional
-        Whether svmlight indices count from 0; by default if a 0 occurs in any of the files.
-    missing : {"drop", "mean", "error"}, optional
-        What to do about missing values: empty fields and words such as NA in CSV, null, masked
-        entries, and nan in all data. ``"drop"`` leaves out the rows that have one, ``"mean"`` fills
-        it with the mean of all values of its column, over all files. By default it is an error. The
-        result tells how many there were.
-    n_features : int
-        Columns at least, for svmlight text that does not name the last ones.
-    memory : int or str, optional
-        What rows may take in memory, such as ``"2GB"``; half of what is free by default.
-    cache : path, optional
-        Folder that keeps what was parsed, for the next time. By default it is temporary.
-
-    Returns
-    -------
-    Source
-        The rows, for `svd`, `plan`, `compare` and `Result.transform`, as often as wanted.
-
-    Examples
-    --------
-    >>> import localpower as lp, pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "rows.csv")
-    ...     _ = path.write_text("name,height,weight\nann,1.7,60\nbob,1.8,80\neve,1.6,50\n")
-    ...     with lp.read(path, drop=["name"]) as rows:
-    ...         lp.svd(rows, 1, method="dpi", rng=0).singular_values.round(2)
-    array([111.84])
-    """
-    options = Options(columns, drop, label, header, delimiter, dtype, key, zero_based, missing)
-    return open_source(data, n_features, options, memory, cache, labels=labels)
-
-
 def open_source(
     data: Any,
     columns: int = 0,
@@ -207,7 +141,7 @@ def open_source(
     data have names, too, these are taken, in the order of the model.
     """
     if isinstance(data, Source):
-        return data if like is None else _like(data, like)
+        return data if like is None else _like(data.here(), like)
     told, options = options is not None, replace(options or Options(), like=like)
     size = budget(memory)
     room = RowStorage(int(ROWS_SHARE * size), cache)
@@ -217,8 +151,8 @@ def open_source(
         names, tables = tuple(name for name, _ in found), [table for _, table in found]
         tables = _settle(tables, columns, options)
         _check_widths(names, tables)
-        tell_left_out(tables, names)
-        tables, filled = fill(tables, names)
+        missing = left_out(tables, names)
+        tables, missing["values_filled"] = fill(tables, names)
         if (hint := table_hint(tables[0])) is not None:
             warn(hint + _whose_options(hint), DataHint)
         if labels is not None:
@@ -231,7 +165,9 @@ def open_source(
     except BaseException:
         room.close()
         raise
-    source = Source(tuple(tables), names, separate, _work_type(tables, options), size, room, filled)
+    source = Source(tuple(tables), names, separate, _work_type(tables, options), size, room)
+    done = {name: count for name, count in missing.items() if count}
+    source = replace(source, missing=done, options=options)
     if not source.rows and is_stream(data):
         raise DataError(
             "data yields no rows; a generator that was read before yields nothing more: make it "
@@ -273,8 +209,13 @@ def load_block(block: Any) -> LoadedBlock:
     return LoadedBlock(table.pieces, table.names)
 
 
-def held(parts: Sequence[EngineBlock], name: str, memory: int | str | None) -> Source:
-    """Rows that an engine holds, one shard for each part."""
+def held(
+    parts: Sequence[EngineBlock],
+    name: str,
+    memory: int | str | None,
+    missing: Mapping[str, int],
+) -> Source:
+    """Rows that an engine holds, one shard for each part; `missing` were left out or filled in."""
     widths = {part.shape[1] for part in parts}
     if len(widths) != 1 or 0 in widths or not sum(part.shape[0] for part in parts):
         shapes = ", ".join(str(part.shape) for part in parts[:5]) or "nothing"
@@ -287,7 +228,8 @@ def held(parts: Sequence[EngineBlock], name: str, memory: int | str | None) -> S
     with _in_place():
         _check_widths(names, tables)
     size = budget(memory)
-    return Source(tables, names, True, _work_type(tables, Options()), size, RowStorage(size))
+    kind = _work_type(tables, Options())
+    return Source(tables, names, True, kind, size, RowStorage(size), missing)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from localpower.data.blocks import (
     choose,
     missing_value,
     no_label,
+    refuse_empty,
     refuse_twins,
     text_labels,
 )
@@ -62,6 +63,11 @@ def frame_blocks(data: Any, options: Options, where: str = "data") -> Iterator[B
         case "lazy":
             raise DataError(f"{where} is a polars LazyFrame; call .collect() and give its result")
     return None
+
+
+def is_lazy(data: Any) -> bool:
+    """Tell what a cluster makes when it is needed."""
+    return (_kind(data) or "").startswith("dask")
 
 
 def frame_names(data: Any) -> tuple[str, ...] | None:
@@ -311,3 +317,46 @@ def _dask_partitions(frame: Any, names: list[str], plan: _Plan) -> Iterator[Bloc
 
 def _other_columns(where: str, names: list[str]) -> DataError:
     return DataError(f"{where}: has other columns than declared: {', '.join(names[:20])}")
+
+
+def rows_in_place(data: Any, options: Options) -> tuple[Any, dict[str, int]]:
+    """The columns wanted of a Dask array or frame, lazily, without gaps if that is asked for.
+
+    Also returns how many rows are left out or values are filled in, which Dask counts.
+    """
+    if _kind(data) == "dask frame":
+        names = [str(name) for name in data.columns]
+        plan = _plan(names, list(data.dtypes), options, "data")
+        rows = data[[data.columns[i] for i in plan.taken]]
+        if options.gaps:  # nullable types do not take means
+            nullable = [n for n, kind in rows.dtypes.items() if not isinstance(kind, np.dtype)]
+            rows = rows.astype(dict.fromkeys(nullable, np.float64))
+    else:
+        columns = columns_of(int(data.shape[1]), data.dtype, options, "data")
+        rows = data if len(columns.taken) == columns.count else data[:, columns.taken]
+    if options.dtype is not None:
+        rows = rows.astype(options.dtype)
+    return (rows, {}) if not options.gaps else _complete(rows, options.missing == "drop")
+
+
+def _complete(rows: Any, drop: bool) -> tuple[Any, dict[str, int]]:
+    dask, is_frame = sys.modules["dask"], hasattr(rows, "isna")
+    if not is_frame and not isinstance(rows._meta, np.ndarray):
+        raise DataError("data: missing= is not for sparse chunks; fill in values in the chunks")
+    holes = rows.isna() if is_frame else dask.array.isnan(rows)
+    if drop:
+        gaps = holes.any(axis=1)
+        left = int(dask.compute(gaps.sum())[0])
+        return (rows[~gaps], {"rows_left_out": left}) if left else (rows, {})
+    known = rows.fillna(0) if is_frame else dask.array.where(holes, 0, rows)
+    sums, present, missing = dask.compute(
+        known.sum(axis=0), (~holes).sum(axis=0), holes.sum(axis=0)
+    )
+    filled = int(np.sum(missing))
+    if not filled:
+        return rows, {}
+    refuse_empty(np.asarray(present), frame_names(rows))
+    means = sums / present
+    if is_frame:
+        return rows.fillna(means), {"values_filled": filled}
+    return dask.array.where(holes, means.astype(rows.dtype), rows), {"values_filled": filled}
