@@ -13,6 +13,7 @@ from localpower.checkpoint import CheckpointWriter, check_place, digest, generat
 from localpower.core.errors import DataError, DataHint, WorkerLate, WorkerLost, warn
 from localpower.core.linalg import Array, orth
 from localpower.data import partition as partitions
+from localpower.data.hints import units_hint
 from localpower.data.partition import Partition
 from localpower.data.reading import LazySource
 from localpower.data.source import Source, held, load_block, open_source
@@ -92,6 +93,7 @@ class Run:
     shards: Partition
     engine: Ledgered
     columns: Columns
+    deviations: Array
     rule: StoppingRule
     outcome: Outcome
 
@@ -308,7 +310,7 @@ class Run:
         how, dtype, center = self.columns, self.source.dtype, self.asked.center
         ratio, variance = explained(found, how, self.source.rows, center)
         if center and self.asked.scale is None:
-            hint_units(self.source, ratio, found.V)
+            hint_units(self.source, ratio, found.V, self.deviations)
 
         def cast(x: Array, exponent: int = 0) -> Array:
             with np.errstate(over="ignore"):  # variances of huge data may be infinite
@@ -367,6 +369,8 @@ def described(run: Run, checksum: bool) -> tuple[Columns, tuple[int, int] | None
             f"NaN or infinity in {source.where(row)}, column {called}; remove such rows or fill in "
             "values before the fit"
         )
+    with np.errstate(over="ignore"):
+        run.deviations = np.ldexp(np.sqrt(stats.m2 / max(stats.rows, 1)), stats.exponent)
     how = columns(stats, asked.center, asked.scale, run.engine.dtype)
     return how, stats.checksum
 
@@ -392,8 +396,8 @@ def origin_of(asked: Asked) -> dict[str, Any]:
     }
 
 
-def hint_units(source: Source, ratio: Array, V: Array) -> None:
-    """Warn if the first component is one column, which may be due to its unit."""
+def hint_units(source: Source, ratio: Array, V: Array, deviations: Array) -> None:
+    """Warn if the first component is one column, or columns differ much, maybe in their units."""
     names = source.tables[0].names
     column = int(np.abs(V[:, 0]).argmax())
     if names is not None and len(names) > 2 and ratio[0] > 0.9 and abs(V[column, 0]) > 0.99:
@@ -402,6 +406,8 @@ def hint_units(source: Source, ratio: Array, V: Array) -> None:
             "of the variance; if columns are in different units, give scale='std'",
             DataHint,
         )
+    elif (hint := units_hint(names, deviations)) is not None:
+        warn(hint, DataHint)
 
 
 def check_rank(rank: int, source: Source) -> None:

@@ -32,7 +32,7 @@ NAMES = sorted({name for function in CALLED for name in signature(function).para
 
 def as_cli_wording(text: str) -> str:
     """Name options as they are given on the command line: ``drop=['id']`` is ``--drop id``."""
-    text = re.sub(r" \(give [^()]* to localpower\.read, and what it returns as data\)", "", text)
+    text = re.sub(r" \(pass localpower\.read\([^()]*\) as data\)", "", text)
 
     def option(match: re.Match[str]) -> str:
         name = SPELT.get(match[1], match[1]).replace("_", "-")

@@ -27,7 +27,7 @@ class Options:
     """How data are read, as `localpower.read` documents it; a format takes what applies to it.
 
     `like` are names of the columns of a model. Where the data have names, these are taken, in this
-    order.
+    order. Where they have none, `width` tells how many there are, to see whether labels are there.
     """
 
     columns: Sequence[str | int] | None = None
@@ -40,6 +40,7 @@ class Options:
     zero_based: bool | None = None
     missing: str | None = None
     like: Sequence[str] | None = None
+    width: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no format knows."""
@@ -94,7 +95,6 @@ def choose(
         order = _of_model(names, options, where, index)
         if order is not None:
             return order, _label_beside(order, names, count, options.label, where)
-    label = None if options.label is None else _number(options.label, names, count, where)
     if options.columns is not None:
         chosen = [_number(column, names, count, where) for column in options.columns]
         if not chosen:
@@ -102,9 +102,11 @@ def choose(
     else:
         chosen = [number for number in range(count) if number not in index]
     dropped = {_number(column, names, count, where) for column in options.drop or ()}
-    if label is not None:
-        dropped.add(label)
-    return [number for number in chosen if number not in dropped], label
+    left = [number for number in chosen if number not in dropped]
+    if len(left) == options.width:
+        return left, _label_beside(left, names or (), count, options.label, where)
+    label = None if options.label is None else _number(options.label, names, count, where)
+    return [number for number in left if number != label], label
 
 
 def refuse_twins(names: Sequence[str], taken: Iterable[int], where: Path | str) -> None:
@@ -239,7 +241,8 @@ def _of_model(
         )
     wanted = set(like)
     refuse_twins(names, [i for i, name in enumerate(names) if name in wanted], where)
-    dropped = [_place(column, len(names)) for column in options.drop or ()]
+    apart = [*(options.drop or ()), *([] if options.label is None else [options.label])]
+    dropped = [_place(column, len(names)) for column in apart]
     passed = (*index, *(number for number in dropped if number is not None))
     known = {*wanted, options.label, *(names[number] for number in passed)}
     extra = [name for name in names if name in there and name not in known]
@@ -259,9 +262,10 @@ def _label_beside(
     label: str | int | None,
     where: Path | str,
 ) -> int | None:
-    """Number of the label column if the data have one: a model's columns do not need it."""
-    absent = isinstance(label, str) and label not in names and not label.isdecimal()
-    number = None if label is None or absent else _number(label, names, count, where)
+    """Number of the label column if the data have one: new rows of a model do not need it."""
+    if label is None or (label not in names and _place(label, count) is None):
+        return None
+    number = _number(label, names, count, where)
     return None if number in order else number
 
 

@@ -37,7 +37,7 @@ from localpower.data.readers.stream import stream_blocks
 from localpower.data.spool import RowStorage, Table, keep
 from localpower.worker.shard import EngineBlock, LoadedBlock, Shard, is_stored, nbytes
 
-HERE = "which brings rows here; or change them where they are"
+IN_PLACE = ", or change the data where they are"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,8 +220,8 @@ def held(
     if len(widths) != 1 or 0 in widths or not sum(part.shape[0] for part in parts):
         shapes = ", ".join(str(part.shape) for part in parts[:5]) or "nothing"
         raise DataError(
-            f"{name}: blocks of {shapes} are no rows of one matrix; give some rows, all with the "
-            "same columns"
+            f"{name}: blocks of shapes {shapes} do not form one matrix; give at least one row, and "
+            "blocks with the same columns"
         )
     tables = tuple(Table((part,), part.shape[1], names=part.names) for part in parts)
     names = tuple(f"{name}, shard {number}" for number in range(len(parts)))
@@ -238,7 +238,7 @@ def _in_place() -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        if not (whose := _whose_options(str(error), HERE)):
+        if not (whose := _whose_options(str(error), IN_PLACE)):
             raise
         raise DataError(f"{error}{whose}") from error
 
@@ -364,11 +364,11 @@ def _check_widths(names: Sequence[str], tables: Sequence[Table]) -> None:
             )
 
 
-def _whose_options(text: str, how: str = "and what it returns as data") -> str:
+def _whose_options(text: str, instead: str = "") -> str:
     """Say where the options are given that a message names."""
     named = re.findall(r"\b(columns|drop|label|header|delimiter|key|missing)=", text)
-    options = " and ".join(f"{name}=" for name in dict.fromkeys(named))
-    return f" (give {options} to localpower.read, {how})" if named else ""
+    options = ", ".join(f"{name}=…" for name in dict.fromkeys(named))
+    return f" (pass localpower.read(data, {options}) as data{instead})" if named else ""
 
 
 def _labelled(tables: list[Table], labels: Any) -> list[Table]:
