@@ -15,6 +15,7 @@ import zarr
 from scipy import sparse
 
 import localpower as lp
+from localpower.cli.commands import main
 from localpower.data import source as sources
 from localpower.data import spool
 from localpower.data.source import open_source
@@ -294,3 +295,15 @@ def test_gaps_are_found_without_pyarrow(tmp_path, monkeypatch):
 def test_other_ways_are_refused():
     with pytest.raises(ValueError, match="missing='zero' is not known: take 'drop', 'mean' or"):
         lp.read(X, missing="zero")
+
+
+@pytest.mark.filterwarnings("default::localpower.DataHint")
+def test_new_rows_of_a_model_are_filled_with_its_means(tmp_path):
+    FRAME.to_csv(tmp_path / "old.csv", index=False)
+    FRAME[["d", "a", "c", "b"]][:1].to_csv(tmp_path / "new.csv", index=False)  # one row, a gap
+    model, out = str(tmp_path / "model"), tmp_path / "scores.npy"
+    how = ["-k", "2", "--center", "--missing", "mean", "--seed", "0", "-o", model]
+    assert main(["fit", str(tmp_path / "old.csv"), *how]) == 0
+    assert main(["transform", model, str(tmp_path / "new.csv"), "-o", str(out)]) == 0
+    expected = lp.pca(FILLED, 2, rng=0).transform(FILLED[:1])
+    np.testing.assert_allclose(np.load(out), expected, atol=1e-7)

@@ -28,6 +28,7 @@ class Options:
 
     `like` are names of the columns of a model. Where the data have names, these are taken, in this
     order. Where they have none, `width` tells how many there are, to see whether labels are there.
+    `means` are those of its columns, for values that are missing.
     """
 
     columns: Sequence[str | int] | None = None
@@ -41,6 +42,7 @@ class Options:
     missing: str | None = None
     like: Sequence[str] | None = None
     width: int = 0
+    means: Any = None
 
     def __post_init__(self) -> None:
         """Refuse what no format knows."""

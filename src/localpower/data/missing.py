@@ -33,14 +33,20 @@ def has_gaps(piece: Any) -> bool:
     return any(gaps_in(block).any() for block in blocks)
 
 
-def fill(tables: Sequence[Table], names: Sequence[str]) -> tuple[list[Table], int]:
+def fill(
+    tables: Sequence[Table], names: Sequence[str], means: Any = None
+) -> tuple[list[Table], int]:
     """Fill gaps with the mean of all values of their column; also return how many there were.
 
-    Tables that have gaps are changed in place: `Spool` took care that these are copies.
+    New rows of a model are filled with the `means` of the rows that were fitted. Tables that have
+    gaps are changed in place: `Spool` took care that these are copies.
     """
     if not any(table.gaps for table in tables):
         return list(tables), 0
-    means, gaps = _means(tables)
+    sums, present, gaps = _sums(tables)
+    if means is None:
+        refuse_empty(present, tables[0].names)
+        means = sums / present
     filled = [
         replace(table, pieces=tuple(_filled(piece, means) for piece in table.pieces))
         if table.gaps
@@ -72,8 +78,8 @@ def _called(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else "data"
 
 
-def _means(tables: Sequence[Table]) -> tuple[NDArray[np.float64], int]:
-    """Means of the values that are there, over all rows, and how many are not."""
+def _sums(tables: Sequence[Table]) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Sums of the values that are there, over all rows, how many these are, and how many not."""
     d = tables[0].columns
     sums, gaps, rows = np.zeros(d), np.zeros(d), 0
     pieces = [piece for table in tables for piece in table.pieces]
@@ -89,8 +95,7 @@ def _means(tables: Sequence[Table]) -> tuple[NDArray[np.float64], int]:
         else:
             sums += np.bincount(block.indices, known, d)
             gaps += np.bincount(block.indices[holes], minlength=d)
-    refuse_empty(rows - gaps, tables[0].names)
-    return sums / (rows - gaps), int(gaps.sum())
+    return sums, rows - gaps, int(gaps.sum())
 
 
 def _filled(piece: Any, means: NDArray[np.float64]) -> Any:
