@@ -127,7 +127,11 @@ class Run:
                     "workers= and partition= cut rows anew, and these stay where they are: "
                     "leave them out, or cut the data before"
                 )
-            data, missing = (asked.data, {}) if lazy is None else lazy.in_place()
+            data, missing = (
+                (asked.data, {})
+                if lazy is None
+                else lazy.in_place(getattr(self.home, "client", None))
+            )
             blocks = adopted(self.home, data, asked.faults.retries)
             self.source = held(blocks, "data", asked.memory, missing)
         else:

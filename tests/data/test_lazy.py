@@ -1,5 +1,8 @@
 """`read` of Dask data with an engine: columns, labels and gaps are seen to where the rows are."""
 
+import os
+import warnings
+
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -73,6 +76,22 @@ def test_columns_labels_and_gaps_are_seen_to_on_the_cluster(engine, kind, missin
     assert found.run["names"] == (None if kind == "array" else list("abcde"))
     values = np.linalg.svd(expected - expected.mean(axis=0))[1]
     np.testing.assert_allclose(found.singular_values, values[:2], rtol=1e-12)
+
+
+def refuse_process(part, process):
+    if os.getpid() == process:
+        raise AssertionError("a partition was made in this process")
+    return part
+
+
+@pytest.mark.parametrize("missing", [None, "drop", "mean"])
+def test_no_partition_is_made_in_this_process(engine, missing):
+    frame = dd.from_pandas(frame_of(X if missing else FULL), npartitions=4)
+    frame = frame.map_partitions(refuse_process, os.getpid(), meta=frame._meta)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lp.DataHint)
+        found = lp.pca(lp.read(frame, label="e", missing=missing), 2, engine=engine, rng=0)
+    assert found.components.shape == (2, 4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -34,13 +35,15 @@ class LazySource(Source):
         self._here = self._here or open_source(self.data, *self._how)
         return self._here
 
-    def in_place(self) -> tuple[Any, dict[str, int]]:
+    def in_place(self, client: Any = None) -> tuple[Any, dict[str, int]]:
         """The same kind of data with the columns that are wanted, and what was done about gaps.
 
-        Nothing is computed but means and numbers of missing values, if ``missing=`` needs them.
+        Nothing is computed but means and numbers of missing values, if ``missing=`` needs them, by
+        the cluster of the `client`.
         """
         if self._there is None:
-            self._there = rows_in_place(self.data, self._options)
+            with nullcontext() if client is None else client.as_current():
+                self._there = rows_in_place(self.data, self._options)
             for name, count in self._there[1].items():
                 warn(f"data: {count} {TOLD[name]}", DataHint)
         return self._there
