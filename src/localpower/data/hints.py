@@ -37,7 +37,7 @@ def table_hint(table: Table) -> str | None:
         if whole[number] and not whole.all() and 1 < kinds <= min(MOST_LABELS, len(rows) // 4):
             return (
                 f"column {number} holds {kinds} different whole numbers where others have "
-                f"fractions, like a label; if it is none of the features, leave it out with "
+                f"fractions, like a label; if it is not a feature, leave it out with "
                 f"drop=[{number}]"
             )
     return None

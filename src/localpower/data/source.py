@@ -296,9 +296,7 @@ def _table(data: Any, name: str, options: Options, room: RowStorage) -> Table:
     if is_path(data):
         return _file(Path(data), options, room)
     if is_frame(data):
-        blocks = frame_blocks(data, options, name)
-        assert blocks is not None
-        return keep(blocks, room, name, options.missing)
+        return keep(frame_blocks(data, options, name) or (), room, name, options.missing)
     if is_stream(data):
         return keep(stream_blocks(data, name, options), room, name, options.missing)
     return _chosen(as_matrix(data, name, room, options.gaps), name, options, room)

@@ -18,9 +18,9 @@ from localpower.worker.stored import Stored, StoredCSR, check_compressed, stamp
 
 REMEDIES = {
     "c": "take the real part or stack real and imaginary columns",
-    "O": "if all are numbers, give X.astype(float); else leave out or encode what is none",
-    "U": "if all are numbers, give X.astype(float); else leave out or encode what is none",
-    "S": "if all are numbers, give X.astype(float); else leave out or encode what is none",
+    **dict.fromkeys(
+        "OUS", "if all are numbers, give X.astype(float); else leave out or encode the others"
+    ),
     "M": "count time from some day on, as (X - X.min()) / numpy.timedelta64(1, 's')",
     "m": "count time in some unit, as X / numpy.timedelta64(1, 's')",
     "V": "give the fields side by side, as numpy.lib.recfunctions.structured_to_unstructured(X)",
@@ -163,7 +163,7 @@ def columns_of(
     """Choose columns of a matrix by number, or by name where there are such."""
     if np.dtype(dtype).kind not in "fiub":
         raise DataError(
-            f"{where} has dtype {dtype}, not real numbers: leave out or encode what is no number"
+            f"{where} has dtype {dtype}, not real numbers: leave out or encode such columns"
         )
     taken, label = choose(names, count, options, where)
     check_columns([], len(taken), where)
