@@ -67,7 +67,9 @@ def test_fit_inspect_transform(rows, tmp_path):
     for name in ("scores.npy", "scores.csv"):
         assert command("transform", model, rows, "-o", tmp_path / name).returncode == 0
     assert np.array_equal(np.load(tmp_path / "scores.npy"), expected.transform(A))
-    csv = np.loadtxt(tmp_path / "scores.csv", delimiter=",")
+    lines = (tmp_path / "scores.csv").read_text().splitlines()
+    assert lines[0] == "pc1,pc2,pc3"
+    csv = np.loadtxt(lines[1:], delimiter=",")
     assert np.array_equal(csv, expected.transform(A))
 
 

@@ -27,7 +27,8 @@ class Options:
     """How data are read, as `localpower.read` documents it; a format takes what applies to it.
 
     `like` are names of the columns of a model. Where the data have names, these are taken, in this
-    order.
+    order. `width` is how many columns the model has. Data without names that have just so many are
+    taken as they are, as `drop` and `label` speak of columns that are not there.
     """
 
     columns: Sequence[str | int] | None = None
@@ -40,6 +41,7 @@ class Options:
     zero_based: bool | None = None
     missing: str | None = None
     like: Sequence[str] | None = None
+    width: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no format knows."""
@@ -59,11 +61,15 @@ class Block:
 
     `labels`, (rows,), where the format or `Options.label` tells one. Readers yield float32 or
     float64, all blocks of a file the same; `names` are the columns' where the format has them.
+    Where rows are left out, `numbers`, (rows,), tell which rows of the file these are, and `end`
+    how many it has up to here.
     """
 
     rows: Any
     labels: NDArray[Any] | None = None
     names: tuple[str, ...] | None = None
+    numbers: NDArray[np.intp] | None = None
+    end: int = 0
 
 
 def choose(
@@ -82,6 +88,8 @@ def choose(
         order = _of_model(names, options, where, index)
         if order is not None:
             return order, _label_beside(order, names, count, options.label, where)
+    if count == options.width and options.columns is None:
+        return list(range(count)), None
     label = None if options.label is None else _number(options.label, names, count, where)
     if options.columns is not None:
         chosen = [_number(column, names, count, where) for column in options.columns]
@@ -236,7 +244,7 @@ def _label_beside(
     where: Path | str,
 ) -> int | None:
     """Number of the label column if the data have one: a model's columns do not need it."""
-    absent = isinstance(label, str) and label not in names and not label.isdecimal()
+    absent = label is None or (label not in names and _place(label, count) is None)
     number = None if label is None or absent else _number(label, names, count, where)
     return None if number in order else number
 

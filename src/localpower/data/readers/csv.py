@@ -29,7 +29,8 @@ LONGEST = max(map(len, layouts.MISSING))
 WORD = ~np.isin(np.arange(256), list(b"0123456789.+-"))  # bytes that no number starts with
 SURELY = 1e38  # what is below is finite in float32, too
 
-Parsed = tuple[NDArray[Any], NDArray[Any] | None, int]  # rows, labels, and how many are left out
+Parsed = tuple[NDArray[Any], NDArray[Any] | None, NDArray[np.intp], int]
+# rows, labels, which rows of the chunk these are, and how many it has
 
 
 def read_csv(path: Path, options: Options) -> Iterator[Block]:
@@ -40,11 +41,16 @@ def read_csv(path: Path, options: Options) -> Iterator[Block]:
     """
     layout = layouts.find_layout(path, options)
     taken = layout.names and tuple(layout.names[number] for number in layout.chosen)
-    rows = left = 0
-    for block, labels, gaps in parse_in_order(partial(_parse, layout=layout), read_chunks(path)):
-        rows, left = rows + len(block), left + gaps
-        if len(block):
+    rows = read = 0
+    for block, labels, kept, count in parse_in_order(
+        partial(_parse, layout=layout), read_chunks(path)
+    ):
+        rows, read = rows + len(block), read + count
+        if layout.gaps and count:
+            yield Block(block, labels, taken, kept + (read - count), read)
+        elif len(block):
             yield Block(block, labels, taken)
+    left = read - rows
     if left and not rows:
         raise DataError(
             f"{path}: a value is missing in each of its {left} rows; leave out columns in which "
@@ -60,7 +66,7 @@ def read_csv(path: Path, options: Options) -> Iterator[Block]:
 
 
 def _parse(chunk: Chunk, layout: Layout) -> Parsed:
-    """Return the rows of a chunk, their labels, and how many rows were left out."""
+    """Return the rows of a chunk, their labels, which of its rows they are, and how many it has."""
     chunk = _below(chunk, layout.header)
     pa = arrow()
     fast = None if pa is None else _parse_fast(chunk.data, layout, pa)
@@ -105,7 +111,7 @@ def _parse_fast(data: bytes, layout: Layout, pa: Any) -> Parsed | None:
         )
         pairs = zip(starts.tolist(), stops.tolist(), strict=True)
         labels = _labels([layouts.decode(data[a:b]) for a, b in pairs])
-    return rows if full.all() else rows[full], labels, len(rows) - int(full.sum())
+    return rows if full.all() else rows[full], labels, np.flatnonzero(full), len(rows)
 
 
 def _plain(data: bytes, layout: Layout) -> bytes:
@@ -197,7 +203,8 @@ def _labels(fields: list[str]) -> NDArray[Any]:
 def _parse_lines(chunk: Chunk, layout: Layout) -> Parsed:
     values: list[list[float]] = []
     labels: list[str] = []
-    left = 0
+    kept: list[int] = []
+    count = 0
     for number, line in layouts.numbered_rows(chunk):
         fields = layouts.split(line, layout.delimiter, layout.path, number)
         if len(fields) != layout.count:
@@ -206,14 +213,16 @@ def _parse_lines(chunk: Chunk, layout: Layout) -> Parsed:
                 f"{layout.count} as in the first line; fill in or quote what is missing, or say "
                 f"delimiter=… if fields are not cut at {layout.delimiter!r}"
             )
+        count += 1
         if layout.gaps and any(is_missing(fields[j]) for j in layout.chosen):
-            left += 1
             continue
+        kept.append(count - 1)
         values.append(_row(fields, line, number, layout))
         if layout.label is not None:
             labels.append(fields[layout.label])
     rows = np.array(values, dtype=layout.dtype).reshape(-1, len(layout.chosen))
-    return rows, None if layout.label is None else _labels(labels), left
+    tags = None if layout.label is None else _labels(labels)
+    return rows, tags, np.array(kept, np.intp), count
 
 
 def _row(fields: list[str], line: str, number: int, layout: Layout) -> list[float]:
