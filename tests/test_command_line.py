@@ -293,7 +293,11 @@ def test_transform_of_a_glob_can_be_repeated(folder, tmp_path, capsys, suffix):
     for data in (folder / "r*.npy", folder):
         for _ in range(2):
             assert status("transform", tmp_path / "model", data, "-o", scores) == 0
-            written = np.load(scores) if suffix == ".npy" else np.loadtxt(scores, delimiter=",")
+            written = (
+                np.load(scores)
+                if suffix == ".npy"
+                else np.loadtxt(scores, delimiter=",", skiprows=1)
+            )
             assert np.array_equal(written, lp.Result.load(tmp_path / "model").transform(A))
 
 

@@ -41,8 +41,9 @@ class Result:
         Right singular vectors as rows; the entry of largest magnitude of each is positive.
     singular_values : (k,) ndarray
         In descending order.
-    U : (n, k) ndarray or None
-        Left singular vectors, if ``return_u=True``.
+    U : (n, k) ndarray, or of the kind of the data, or None
+        Left singular vectors, if ``return_u=True``; where the rows are, if ``return_u="engine"``.
+        A model that is saved has none of the latter.
     basis : (d, r) ndarray
         The orthonormal basis that the method ended with.
     mean : (d,) ndarray or None
@@ -64,7 +65,7 @@ class Result:
 
     components: Array
     singular_values: Array
-    U: Array | None
+    U: Any
     basis: Array
     mean: Array | None
     scale: Array | None
@@ -272,6 +273,7 @@ class Result:
         folder = model_folder(path)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {name: getattr(self, name) for name in ARRAY_FIELDS}
+        arrays["U"] = self.U if isinstance(self.U, np.ndarray) else None
         readable = {
             "format": FORMAT,
             "run": dict(self.run),

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from localpower.core.errors import DataError
 from localpower.data.blocks import Options
-from localpower.data.readers.foreign import engine_of, is_function
+from localpower.data.readers.foreign import engine_of, is_function, is_remote
 from localpower.scores.files import Written, write
 from localpower.scores.passes import Pass, stacked
 from localpower.scores.steps import Step, ToRows, ToScores
@@ -27,7 +28,15 @@ KINDS = {
     "ray": "localpower.scores.ray_scores",
 }  # by the engine that works on such data where they are; imported when asked for
 
-__all__ = ["ToRows", "ToScores", "Written", "inverse_transform", "transform", "write_scores"]
+__all__ = [
+    "ToRows",
+    "ToScores",
+    "Written",
+    "inverse_transform",
+    "left_vectors",
+    "transform",
+    "write_scores",
+]
 
 
 def transform(
@@ -54,6 +63,18 @@ def inverse_transform(
     return _mapped(ToRows.of(result), scores, out, keep, memory)
 
 
+def left_vectors(result: Result, data: Any) -> Any:
+    """Left singular vectors of the rows that were fitted: scores by singular values, in place.
+
+    What belongs to a singular value of zero is zero.
+    """
+    S = result.singular_values.astype(np.float64)
+    inverse = np.divide(1.0, S, out=np.zeros_like(S), where=S > 0)
+    components = (result.components * inverse[:, None]).astype(result.components.dtype)
+    step = replace(ToScores.of(result), components=components, made="U", prefix="u")
+    return _mapped(step, data, None, None, result.run.get("memory"))
+
+
 def write_scores(
     result: Result,
     data: Any,
@@ -77,6 +98,8 @@ def _mapped(
 ) -> Any:
     keep = None if keep is None else tuple([keep] if isinstance(keep, str) else keep)
     engine = engine_of(data)
+    if engine is None and isinstance(data, list | tuple) and any(map(is_remote, data)):
+        raise DataError("data has blocks of a cluster among others; give all of one kind")
     if engine is not None:
         module = import_module(KINDS[engine])
         if out is not None:

@@ -45,6 +45,7 @@ class Step(ABC):
 
     taken: str = "rows"  # what it takes, and what it makes
     made: str = "scores"
+    prefix: str = "pc"  # of the names of scores
 
     @property
     @abstractmethod
@@ -64,6 +65,9 @@ class Step(ABC):
     @abstractmethod
     def __call__(self, pieces: Sequence[Piece], dtype: np.dtype[Any]) -> Array:
         """Work on rows in the precision `dtype`."""
+
+    def _numbered(self) -> tuple[str, ...]:
+        return tuple(f"{self.prefix}{i}" for i in range(1, len(self.components) + 1))
 
     @property
     def nbytes(self) -> int:
@@ -114,7 +118,7 @@ class ToScores(Step):
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of scores, ``pc1`` and so on."""
-        return numbered(len(self.components))
+        return self._numbered()
 
     def __call__(self, pieces: Sequence[Piece], dtype: np.dtype[Any]) -> Array:
         """Project some rows."""
@@ -149,7 +153,7 @@ class ToRows(Step):
     @property
     def like(self) -> tuple[str, ...] | None:
         """Names of scores, ``pc1`` and so on."""
-        return numbered(self.width)
+        return self._numbered()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -173,8 +177,3 @@ class ToRows(Step):
         whole: Array = rows * (scale / half) + mean / half
         with np.errstate(over="ignore"):
             return (half * whole).astype(rows.dtype, copy=False)
-
-
-def numbered(count: int) -> tuple[str, ...]:
-    """Names of so many columns of scores."""
-    return tuple(f"pc{number}" for number in range(1, count + 1))
