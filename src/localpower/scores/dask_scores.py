@@ -30,6 +30,8 @@ _da: Any = da  # most of it has no types
 
 def mapped(step: Step, data: Any, keep: Sequence[str] | None = None) -> Any:
     """Scores of whatever is Dask's; nothing is computed."""
+    if isinstance(data, Delayed):  # which has whatever attribute it is asked for
+        return _one(step, data)
     refuse_object(data, "data")
     if isinstance(data, list | tuple):
         return type(data)([_one(step, part) for part in data])
