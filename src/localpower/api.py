@@ -259,7 +259,7 @@ def _return_u(given: dict[str, Any]) -> bool | str:
     asked = given["return_u"]
     if isinstance(asked, str):
         one_of("return_u", asked, ("engine",))
-        if is_stream(given["data"]):
+        if is_stream(given["data"]) and engine_of(given["data"]) is None:
             raise ValueError(
                 "return_u='engine' needs the rows again, and a generator yields them once; give a "
                 "list, or return_u=True"
