@@ -67,7 +67,9 @@ def test_fit_inspect_transform(rows, tmp_path):
     for name in ("scores.npy", "scores.csv"):
         assert command("transform", model, rows, "-o", tmp_path / name).returncode == 0
     assert np.array_equal(np.load(tmp_path / "scores.npy"), expected.transform(A))
-    csv = np.loadtxt(tmp_path / "scores.csv", delimiter=",")
+    lines = (tmp_path / "scores.csv").read_text().splitlines()
+    assert lines[0] == "pc1,pc2,pc3"
+    csv = np.loadtxt(lines[1:], delimiter=",")
     assert np.array_equal(csv, expected.transform(A))
 
 
@@ -291,7 +293,11 @@ def test_transform_of_a_glob_can_be_repeated(folder, tmp_path, capsys, suffix):
     for data in (folder / "r*.npy", folder):
         for _ in range(2):
             assert status("transform", tmp_path / "model", data, "-o", scores) == 0
-            written = np.load(scores) if suffix == ".npy" else np.loadtxt(scores, delimiter=",")
+            written = (
+                np.load(scores)
+                if suffix == ".npy"
+                else np.loadtxt(scores, delimiter=",", skiprows=1)
+            )
             assert np.array_equal(written, lp.Result.load(tmp_path / "model").transform(A))
 
 

@@ -7,13 +7,15 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from localpower.core.checks import one_of, sine, whole
 from localpower.data.memory import budget as memory_budget
+from localpower.data.readers.foreign import engine_of, is_stream
 from localpower.data.source import load_block
 from localpower.engines.base import Engine
-from localpower.engines.registry import abort_peers, connect, terminable
+from localpower.engines.registry import abort_peers, at_hand, connect, terminable
 from localpower.iteration import Callback
 from localpower.methods import Method, method_from
 from localpower.methods.scaling import SCALES
@@ -32,6 +34,7 @@ from localpower.options import (
 from localpower.progress import Progress
 from localpower.result import Result
 from localpower.run import Asked, Run
+from localpower.scores import left_vectors
 
 
 def svd(
@@ -52,7 +55,7 @@ def svd(
     faults: Faults | None = None,
     checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
     warm_start: Result | None = None,
-    return_u: bool = False,
+    return_u: bool | str = False,
     rng: Any = None,
     callback: Callback | None = None,
     progress: bool | Progress | None = None,
@@ -121,8 +124,10 @@ def svd(
         not while shards are missing.
     warm_start : Result, optional
         Start from the components of an earlier result; all other columns are random.
-    return_u : bool
-        Also fetch the left singular vectors.
+    return_u : bool or "engine"
+        Also fetch the left singular vectors. ``"engine"`` leaves them with the rows, as
+        `Result.transform` does with scores: they are those, divided by the singular values. One
+        that is small against the first has fewer digits then.
     rng : int, numpy.random.Generator or None
         Seed of the random start, of probes and of the shuffle. That p holds rests on it: whoever
         chose the data must not have known it.
@@ -155,6 +160,7 @@ def svd(
     except Exception as error:
         abort_peers(engine, error)
         raise
+    engine = at_hand(engine, engine_of(data))
     with ExitStack() as around:
         around.enter_context(terminable())
         around.enter_context(display)
@@ -166,7 +172,8 @@ def svd(
         if memory is not None:
             around.callback(setattr, home, "memory", home.memory)
             home.memory = limit
-        return home.run_on_coordinator(Run(asked, home, display), data, load_block)
+        result = home.run_on_coordinator(Run(asked, home, display), data, load_block)
+    return replace(result, U=left_vectors(result, data)) if asked.return_u == "engine" else result
 
 
 def pca(
@@ -239,13 +246,26 @@ def _asked(given: dict[str, Any]) -> Asked:
         faults=one_object("faults", given["faults"], Faults),
         checkpoint=checkpoint,
         warm_start=given["warm_start"],
-        return_u=bool(given["return_u"]),
+        return_u=_return_u(given),
         seed=seed,
         rng=rng,
         callback=callback,
         call=lambda more: _call(given, more | ({} if seed is None else {"rng": seed})),
         given_certainty=given["certainty"],
     )
+
+
+def _return_u(given: dict[str, Any]) -> bool | str:
+    asked = given["return_u"]
+    if isinstance(asked, str):
+        one_of("return_u", asked, ("engine",))
+        if is_stream(given["data"]) and engine_of(given["data"]) is None:
+            raise ValueError(
+                "return_u='engine' needs the rows again, and a generator yields them once; give a "
+                "list, or return_u=True"
+            )
+        return asked
+    return bool(asked)
 
 
 def _call(given: dict[str, Any], more: dict[str, Any]) -> str:

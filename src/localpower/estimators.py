@@ -11,13 +11,12 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from localpower.api import svd
-from localpower.core.linalg import Array
-from localpower.data.readers.frames import is_frame
 from localpower.data.source import is_ours
 from localpower.engines.registry import is_shared, name_of
 from localpower.methods import Method
 from localpower.options import CERTAINTY, Faults
 from localpower.run import MOST_NAMES
+from localpower.scores.tables import is_table
 
 
 class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -88,18 +87,22 @@ class _Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.solver_ = result.run["method"]
         return self
 
-    def transform(self, X: Any) -> Array:
-        """Project rows on the components, (n_samples, n_components)."""
+    def transform(self, X: Any) -> Any:
+        """Project rows on the components, (n_samples, n_components).
+
+        Rows of a cluster stay there: scores are of the same kind, as of `Result.transform`.
+        """
         check_is_fitted(self)
         named = self.result_.run.get("names") is not None and not hasattr(self, "feature_names_in_")
-        if named and is_frame(X):  # fitted on files: scikit-learn knows no names to compare
-            return self.result_.transform(X)
+        if named and is_table(X):  # fitted on files: scikit-learn knows no names to compare
+            return np.asarray(self.result_.transform(X))
         return self.result_.transform(self._validated(X, reset=False))
 
-    def inverse_transform(self, X: Any) -> Array:
+    def inverse_transform(self, X: Any) -> Any:
         """Bring scores back to rows in the units of the data."""
         check_is_fitted(self)
-        return self.result_.inverse_transform(X)
+        rows = self.result_.inverse_transform(X)
+        return np.asarray(rows) if is_table(X) else rows
 
     @property
     def _n_features_out(self) -> int:

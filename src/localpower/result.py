@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import file_digest
@@ -14,6 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from localpower import scores
 from localpower.core.certificate import Certificate
 from localpower.core.errors import DataError
 from localpower.core.files import locked, replacing, synchronise
@@ -21,19 +22,14 @@ from localpower.core.ledger import Ledger, Record, Round
 from localpower.core.linalg import Array
 from localpower.core.text import html_table, size
 from localpower.data.missing import TOLD
-from localpower.data.partition import contiguous
-from localpower.data.source import open_source
-from localpower.methods.scaling import dividing
 from localpower.show import figures, report, summary
 from localpower.stopping import REASONS
 from localpower.worker import wire
-from localpower.worker.local_matrix import LocalMatrix
 
 FORMAT = 1
 ARRAYS, RUN = "model.npz", "run.json"
 NEW = "model.new.npz"  # the arrays of a model that is being saved, until they are ARRAYS
 MOST_SHOWN = 20  # components in a table
-LARGE = 2.0**1000  # a scale whose multiples may leave the number format
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -46,8 +42,9 @@ class Result:
         Right singular vectors as rows; the entry of largest magnitude of each is positive.
     singular_values : (k,) ndarray
         In descending order.
-    U : (n, k) ndarray or None
-        Left singular vectors, if ``return_u=True``.
+    U : (n, k) ndarray, or of the kind of the data, or None
+        Left singular vectors, if ``return_u=True``; where the rows are, if ``return_u="engine"``.
+        A model that is saved has none of the latter.
     basis : (d, r) ndarray
         The orthonormal basis that the method ended with.
     mean : (d,) ndarray or None
@@ -69,7 +66,7 @@ class Result:
 
     components: Array
     singular_values: Array
-    U: Array | None
+    U: Any
     basis: Array
     mean: Array | None
     scale: Array | None
@@ -179,47 +176,60 @@ class Result:
             known = f"the sine of the angle to the answer is at most {last.angle:.1e}"
         return [f"{state}: {known}", summary.how_sure(last, self.run)]
 
-    def transform(self, data: Any) -> Array:
-        """Project rows on the components, (n, k); takes whatever `svd` takes as data.
+    def transform(
+        self,
+        data: Any,
+        *,
+        out: str | os.PathLike[str] | None = None,
+        keep: Sequence[str] | None = None,
+        memory: int | str | None = None,
+    ) -> Any:
+        """Project rows on the components; takes whatever `svd` takes as data.
+
+        Scores stay where the rows are, and are of the same kind. Arrays, sparse matrices and files
+        give an array, (n, k); data frames give such frames, with columns ``pc1``, ``pc2``, …. A
+        Dask array, Dask frame, list of Dask futures or delayed blocks, Spark frame (which gets a
+        column ``scores`` of vectors), RDD, ``RowMatrix``, Ray dataset and list of Ray object
+        references give the same, and nothing is computed before it is asked for.
 
         Columns are found by name, in whatever order they are, where the data and the rows that were
         fitted have names; other columns are left out, with a `DataHint`. Without names on either
         side, columns must be those of the fit in the same order.
-        """
-        d = self.components.shape[1]
-        source = open_source(data, columns=d, like=self.run.get("names"))
-        if source.columns != d:
-            raise DataError(
-                f"data has {source.columns} columns where the model has {d}; give those that it "
-                "was fitted on, with columns= or drop="
-            )
-        matrix = LocalMatrix(contiguous(source, 1).shards[0])
-        matrix.prepare(self.mean, *dividing(self.scale))
-        with np.errstate(invalid="ignore"):
-            scores = matrix.apply(self.components.T)
-        if source is not data:
-            source.close()
-        bad = np.flatnonzero(~np.isfinite(scores).all(axis=1))
-        if bad.size:
-            where = source.where(int(bad[0]))
-            raise DataError(f"NaN or infinity in {where}; remove such rows or fill in values")
-        return scores
 
-    def inverse_transform(self, scores: Array) -> Array:
-        """Bring (n, k) scores back to (n, d) rows in the units of the data."""
-        scores = np.asarray(scores)
-        k = self.components.shape[0]
-        if scores.ndim != 2 or scores.shape[1] != k:
-            raise ValueError(f"scores must be (n, {k}), got shape {scores.shape}")
-        rows: Array = scores @ self.components
-        if self.scale is None and self.mean is None:
-            return rows
-        scale = np.ones(1) if self.scale is None else self.scale.astype(np.float64)
-        mean = np.zeros(1) if self.mean is None else self.mean.astype(np.float64)
-        half = np.where(scale > LARGE, 2.0, 1.0)  # out of range, maybe, until the mean is there
-        whole: Array = rows * (scale / half) + mean / half
-        with np.errstate(over="ignore"):
-            return (half * whole).astype(rows.dtype, copy=False)
+        Parameters
+        ----------
+        data
+            The rows.
+        out : path, optional
+            Write the scores there instead, as ``.parquet``, ``.csv``, ``.npy``, ``.zarr`` or
+            ``.h5``, and return the path. One stretch of rows for each core is in memory.
+        keep : sequence of str, optional
+            Names of columns of a table that are kept beside the scores, such as an id.
+        memory : int or str, optional
+            What rows may take in memory, such as ``"2GB"``; half of what is free by default.
+
+        Examples
+        --------
+        >>> import localpower as lp, numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((500, 4)) * [9, 3, 1, 1]
+        >>> lp.pca(X, 2, rng=0).transform(X[:3]).shape
+        (3, 2)
+        """
+        return scores.transform(self, data, out=out, keep=keep, memory=memory)
+
+    def inverse_transform(
+        self,
+        data: Any,
+        *,
+        out: str | os.PathLike[str] | None = None,
+        keep: Sequence[str] | None = None,
+        memory: int | str | None = None,
+    ) -> Any:
+        """Bring (n, k) scores back to (n, d) rows in the units of the data.
+
+        Takes and returns what `transform` does, with rows and scores exchanged.
+        """
+        return scores.inverse_transform(self, data, out=out, keep=keep, memory=memory)
 
     def report(
         self,
@@ -265,6 +275,7 @@ class Result:
         folder = model_folder(path)
         folder.mkdir(parents=True, exist_ok=True)
         arrays = {name: getattr(self, name) for name in ARRAY_FIELDS}
+        arrays["U"] = self.U if isinstance(self.U, np.ndarray) else None
         readable = {
             "format": FORMAT,
             "run": dict(self.run),

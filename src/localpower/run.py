@@ -67,7 +67,7 @@ class Asked:
     faults: Faults
     checkpoint: Checkpoint | None
     warm_start: Result | None
-    return_u: bool
+    return_u: bool | str
     seed: int | None
     rng: np.random.Generator
     callback: Callback | None
@@ -301,7 +301,7 @@ class Run:
             outcome = replace(outcome, reason="rounding")
             self.run["reason"] = conclude(self.method, outcome, self.tol)
         U = None
-        if asked.return_u:
+        if asked.return_u is True:
             U = self.shards.in_original_order(found.left_vectors(self.engine))
         self.run["faults"] = [asdict(fault) for fault in self.retrying.faults]
         self.run["timeline"] = self.engine.timeline

@@ -25,28 +25,30 @@ from localpower.cli.options import (
     add_compare,
     add_fit,
     add_grid,
+    add_output,
     add_plan,
     add_reading,
     as_cli_wording,
+    reading_of,
 )
+from localpower.cli.ranks import JOBS, RANK, take_own_files
 from localpower.cli.study import add_study
 from localpower.cli.table import Table, discard_output
 from localpower.comparison import compare
 from localpower.core.errors import DataHint, LocalPowerError, warn
-from localpower.data.blocks import Options
 from localpower.data.source import Source, files, open_source
 from localpower.engines.registry import connect, terminable
 from localpower.options import Checkpoint
 from localpower.planning import plan
 from localpower.progress import Progress, is_terminal
 from localpower.result import ARRAYS, RUN, Result, model_folder
+from localpower.scores import write_scores
+from localpower.scores.writers import kind_of
 from localpower.show.figures import picture_path
 from localpower.show.report import page_path
 from localpower.version import __version__
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
-RANK = "{rank}"  # in a path: the number of this process in an MPI job
-JOBS = ("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -209,19 +211,22 @@ def _keep(result: Result, options: argparse.Namespace) -> None:
 
 def transform(options: argparse.Namespace) -> None:
     """``localpower transform``."""
+    if not take_own_files(options):
+        return
     output = Path(options.output)
-    if output.suffix not in (".npy", ".csv"):
-        raise ValueError(f"-o {output}: scores are written as .npy or .csv; give such a name")
+    kind_of(output)
     _refuse_as_data(output, options.data)
     model = _model(options)
-    with Progress() as display, _rows(options, display, model) as rows:
+    with ExitStack() as stack:
+        display = stack.enter_context(Progress())
+        data: Any = options.data[0] if len(options.data) == 1 else options.data
+        if options.cache is not None:
+            data = stack.enter_context(_rows(options, display, model))
         display.stage("projecting rows")
-        scores = model.transform(rows)
-    if output.suffix == ".npy":
-        np.save(output, scores)
-    else:
-        np.savetxt(output, scores, delimiter=",", fmt="%.17g")
-    print(f"{scores.shape[0]} rows on {scores.shape[1]} components -> {output}")
+        keep, memory = options.keep or (), options.memory
+        done = write_scores(model, data, output, reading_of(options), keep=keep, memory=memory)
+    left = f" ({done.left_out} of them left out)" if done.left_out else ""
+    print(f"{done.rows} rows{left} on {len(model.components)} components -> {output}")
 
 
 def _model(options: argparse.Namespace) -> Result:
@@ -235,22 +240,10 @@ def _model(options: argparse.Namespace) -> Result:
 def _rows(options: argparse.Namespace, display: Progress, model: Result | None = None) -> Source:
     """Open the files that were named, with the options of reading; of a model, its columns."""
     display.stage(f"reading {Path(options.data[0]).name}{' ...' * (len(options.data) > 1)}")
-    how = Options(
-        columns=options.columns,
-        drop=options.drop,
-        label=options.label,
-        header=options.header,
-        delimiter=options.delimiter,
-        dtype=options.dtype,
-        key=options.key,
-        missing=options.missing,
-        width=0 if model is None else model.components.shape[1],
-        means=model.mean if model is not None and model.run.get("center") else None,
-    )
     return open_source(
         options.data[0] if len(options.data) == 1 else options.data,
         0 if model is None else model.components.shape[1],
-        how,
+        reading_of(options),
         options.memory,
         options.cache,
         like=None if model is None else model.run.get("names"),
@@ -404,10 +397,11 @@ def make_parser() -> Parser:
         transform,
         "project rows on the components of a model",
         "transform model rows.csv -o scores.csv",
+        "transform model 'rows/*.parquet' -o scores.parquet --keep id,site",
         usage="MODEL DATA [DATA ...] -o FILE [options]",
     )
     command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
-    command.add_argument("-o", "--output", required=True, metavar="FILE", help=".npy or .csv")
+    add_output(command)
     add_reading(command)
 
     command = add_command(

@@ -20,13 +20,14 @@ from localpower.methods import CERTIFIED, EXACT, EXAMPLE, REGISTRY
 from localpower.methods.scaling import SCALES
 from localpower.options import CERTAINTY, Budget, Faults
 from localpower.planning import FLOPS, NETWORKS, plan
+from localpower.scores.writers import KINDS
 
 WHERE = "folder of data sets, before LOCALPOWER_DATA and the user's cache"
 READING = "columns", "drop", "label", "header", "delimiter", "key", "missing"  # a model has them
-SPELT = {"rng": "seed"}  # names that are others on the command line
+SPELT = {"rng": "seed", "out": "output"}  # names that are others on the command line
 CALLED = svd, plan, compare  # whose arguments are options here
 NAMES = sorted({name for function in CALLED for name in signature(function).parameters}
-               | {entry.name for entry in fields(Options)} | {"cache"},
+               | {entry.name for entry in fields(Options)} | {"cache", "keep", "out"},
                key=len, reverse=True)  # fmt: skip
 
 
@@ -297,6 +298,14 @@ def add_grid(add: Any) -> None:
     add("--grid", type=_grid, metavar="RxC", help="columns are pixels of images, as 8x8")
 
 
+def add_output(command: Parser) -> None:
+    """Add where scores are written to, and what beside them."""
+    add = command.add_argument
+    add("-o", "--output", required=True, metavar="FILE", help=f"one of {_names(KINDS)}")
+    add("--keep", type=lambda text: text.split(","), metavar="A,B", action=Extend,
+        help="columns of DATA to write beside the scores, such as an id")  # fmt: skip
+
+
 def add_reading(command: Parser, data: str = "data") -> None:
     """Add the files, and the options of reading them."""
     command.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options and exit")
@@ -324,6 +333,20 @@ def add_reading(command: Parser, data: str = "data") -> None:
     rare(group, "--key", metavar="NAME", help="which array of an HDF5, Zarr or npz file")
     rare(group, "--dtype", choices=["float32", "float64"], metavar="T", help="float32 or float64")
     rare(group, "--cache", metavar="FOLDER", help="keep what was parsed here for the next time")
+
+
+def reading_of(options: argparse.Namespace) -> Options:
+    """The options of reading that were given."""
+    return Options(
+        columns=options.columns,
+        drop=options.drop,
+        label=options.label,
+        header=options.header,
+        delimiter=options.delimiter,
+        dtype=options.dtype,
+        key=options.key,
+        missing=options.missing,
+    )
 
 
 def _number(text: str) -> int:

@@ -97,6 +97,8 @@ def choose(
         order = _of_model(names, options, where, index)
         if order is not None:
             return order, _label_beside(order, names, count, options.label, where)
+    if count == options.width and options.columns is None:  # no others could be left out
+        return list(range(count)), None
     if options.columns is not None:
         chosen = [_number(column, names, count, where) for column in options.columns]
         if not chosen:

@@ -47,14 +47,14 @@ def fill(
     if means is None:
         refuse_empty(present, tables[0].names)
         means = sums / present
-    filled = [
-        replace(table, pieces=tuple(_filled(piece, means) for piece in table.pieces))
+    whole = [
+        replace(table, pieces=tuple(filled(piece, means) for piece in table.pieces))
         if table.gaps
         else table
         for table in tables
     ]
     warn(f"{_called(names)}: {gaps} missing values are filled with means of columns", DataHint)
-    return filled, gaps
+    return whole, gaps
 
 
 def left_out(tables: Sequence[Table], names: Sequence[str]) -> dict[str, int]:
@@ -98,7 +98,7 @@ def _sums(tables: Sequence[Table]) -> tuple[NDArray[np.float64], NDArray[np.floa
     return sums, rows - gaps, int(gaps.sum())
 
 
-def _filled(piece: Any, means: NDArray[np.float64]) -> Any:
+def filled(piece: Any, means: NDArray[np.float64]) -> Any:
     """Fill the gaps of a piece, and return it."""
     if isinstance(piece, np.ndarray):
         at = np.flatnonzero(np.isnan(piece))
@@ -117,7 +117,7 @@ def _filled(piece: Any, means: NDArray[np.float64]) -> Any:
             numbers = piece.indices.cut(part.start, part.stop).read() - piece.base
             _fill_entries(whole[part], numbers, means)
         else:
-            _filled(whole[part], means)
+            filled(whole[part], means)
     whole.flush()
     changed = replace(changed, stamp=stamp(changed.path))
     return replace(piece, data=changed) if sparse else changed

@@ -202,10 +202,10 @@ def _like(source: Source, names: Sequence[str]) -> Source:
     return replace(source, tables=tuple(tables), room=room)
 
 
-def load_block(block: Any) -> LoadedBlock:
+def load_block(block: Any, options: Options | None = None) -> LoadedBlock:
     """Rows of one block, as pieces of a shard; it may be without rows."""
     with _in_place():
-        table = _table(block, "a block", Options(), RowStorage(1 << 62))
+        table = _table(block, "a block", options or Options(), RowStorage(1 << 62))
     return LoadedBlock(table.pieces, table.names)
 
 

@@ -203,11 +203,7 @@ class Spool:
         if self.missing == "mean":
             self.gaps = True
             return replace(block, rows=rows.copy())
-        if isinstance(rows, np.ndarray):
-            full = ~holes.any(axis=1)
-        else:
-            full = np.bincount(rows.indptr.searchsorted(np.flatnonzero(holes), "right") - 1,
-                               minlength=rows.shape[0]) == 0  # fmt: skip
+        full = complete(rows, holes)
         self.left_out.append(first + np.flatnonzero(~full))
         return Block(rows[full], None if block.labels is None else block.labels[full], block.names)
 
@@ -302,6 +298,14 @@ class Spool:
 def gaps_in(rows: Any) -> NDArray[np.bool_]:
     """Which values of rows, or which entries of sparse ones, are missing."""
     return np.isnan(rows if isinstance(rows, np.ndarray) else rows.data)
+
+
+def complete(rows: Any, holes: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows have no gap."""
+    if isinstance(rows, np.ndarray):
+        return np.asarray(~holes.any(axis=1))
+    of = rows.indptr.searchsorted(np.flatnonzero(holes), "right") - 1
+    return np.asarray(np.bincount(of, minlength=rows.shape[0]) == 0)
 
 
 def _taken_by(rows: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
 
-from localpower.core.errors import MissingExtra
+from localpower.core.errors import DataHint, MissingExtra, warn
 from localpower.engines.base import Engine
 
 Kind = type | tuple[str, str]  # of what users have open: a class, or its package and name
@@ -32,6 +33,7 @@ class Row:
     shared: bool = False
 
 
+DEFAULT = "threads"  # the engine where none is asked for
 _ENGINES = "localpower.engines"
 ROWS = {
     "inline": Row(f"{_ENGINES}.inline:Inline"),
@@ -133,6 +135,27 @@ def connect(address: Any) -> Engine:
         "as in 'processes:4' or an address as in 'dask://host:8786' if wanted; an open Client, "
         "SparkSession or communicator; or an engine from localpower.connect"
     )
+
+
+def at_hand(engine: Any, owner: str | None) -> Any:
+    """What works on data of an `owner`: the engine asked for, or what is open of theirs if none is.
+
+    ``"threads"`` is what is taken where nothing is asked for. It would bring rows here.
+    """
+    if owner is None or engine != DEFAULT:
+        return engine
+    found: Any = owner
+    if owner == "dask":
+        try:
+            found = sys.modules["distributed"].Client.current()
+        except (KeyError, ValueError):  # none is open
+            return engine
+    warn(
+        f"data belong to {owner}: its cluster that is open works on them where they are; give that "
+        "as engine= to do without this note",
+        DataHint,
+    )
+    return found
 
 
 def name_of(address: Any) -> str:

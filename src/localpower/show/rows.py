@@ -112,7 +112,7 @@ def look(result: Result, data: Any = None, shards: bool = True, scores: bool = T
 
 def _from_left(result: Result) -> Scores | None:
     """Scores of the rows that were fitted, from their left singular vectors."""
-    if result.U is None:
+    if not isinstance(result.U, np.ndarray):  # nor if it is where the rows are
         return None
     some = evenly(len(result.U), MOST_POINTS)
     points = result.U[some][:, :2].astype(np.float64) * result.singular_values[:2]

@@ -76,8 +76,13 @@ def is_function(data: Any) -> bool:
 
 def is_remote(data: Any) -> bool:
     """Tell what belongs to a cluster, or a list that begins with such."""
+    return engine_of(data) is not None
+
+
+def engine_of(data: Any) -> str | None:
+    """Name the engine that data belong to, or a list that begins with such; None if to none."""
     parts = data[:1] if isinstance(data, list | tuple) else [data]
-    return any(_package(part) in CLUSTERS for part in parts)
+    return next((CLUSTERS.get(_package(part)) for part in parts), None)
 
 
 def _package(part: Any) -> str:

@@ -1,0 +1,200 @@
+"""Scores of Spark's frames, RDDs and row matrices: the same kind, and lazy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, islice
+from typing import Any
+
+import numpy as np
+from pyspark import RDD
+
+from localpower.core.errors import DataError
+from localpower.core.linalg import Array
+from localpower.data.blocks import choose, listed
+from localpower.engines.blas import one_thread_in_worker
+from localpower.engines.spark import BATCH, MAKERS, _kind
+from localpower.scores.steps import Step
+from localpower.scores.tables import block_of, check_kept
+
+LAZY = (
+    "scores of Spark's data stay with Spark; leave it out, and have the frame that is returned "
+    "written, as with .write.parquet"
+)
+VECTORS = ("VectorUDT", "ArrayType")
+DENSE = 1  # of the kinds of vectors in Spark
+
+
+def mapped(step: Step, data: Any, keep: Sequence[str] | None = None) -> Any:
+    """Scores of whatever is Spark's; nothing is computed."""
+    if isinstance(data, list | tuple):
+        raise DataError("data is a list of Spark's data; give one RDD, or frames joined by union")
+    if isinstance(data, RDD):
+        return data.mapPartitions(partial(_elements, step))
+    if type(data).__name__.endswith("RowMatrix"):
+        rows = data.rows.mapPartitions(partial(_elements, step))
+        return type(data)(rows, numCols=len(step.names))
+    if type(data).__module__.startswith("pyspark.pandas"):
+        raise DataError("data is a frame of pandas on Spark; give the frame of Spark, .to_spark()")
+    return _frame(step, data, keep)
+
+
+# Frames.
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where rows are in a frame: in one column of vectors, or in several of numbers."""
+
+    names: tuple[str, ...]
+    vector: bool
+    kept: tuple[str, ...]
+
+
+def _frame(step: Step, frame: Any, keep: Sequence[str] | None) -> Any:
+    """The frame, or the columns of it that are kept, and a column of vectors."""
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql.types import StructField, StructType
+
+    columns = _columns(step, frame, keep)
+    fields = [frame.schema[name] for name in columns.kept]
+    schema = StructType([*fields, StructField(step.made, VectorUDT(), False)])
+    return frame.mapInArrow(partial(_batches, step, columns), schema)
+
+
+def _columns(step: Step, frame: Any, keep: Sequence[str] | None) -> Columns:
+    from pyspark.sql.types import BooleanType, NumericType
+
+    names = list(frame.columns)
+    check_kept(step, keep or (), names)
+    kept = tuple(names if keep is None else keep)
+    if step.made in kept:
+        raise DataError(
+            f"data has a column {step.made!r} already; rename or drop it, or name the columns to "
+            "keep with keep="
+        )
+    if len(set(names)) < len(names):
+        raise DataError(f"columns of the same name, of {listed(names)}; rename them")
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    vectors = [name for name, kind in kinds.items() if type(kind).__name__ in VECTORS]
+    numbers = [n for n, kind in kinds.items() if isinstance(kind, NumericType | BooleanType)]
+    by_name = step.like is not None and set(step.like) <= set(names)
+    if vectors and not by_name:
+        if len(vectors) > 1 and step.taken in vectors:
+            vectors = [step.taken]
+        if len(vectors) > 1:
+            raise DataError(
+                f"several columns of vectors, {listed(vectors)}; select the one that is meant"
+            )
+        return Columns(tuple(vectors), True, kept)
+    options = step.options(keep or ())
+    taken, _ = choose(names, len(names), options, "data")
+    if words := [names[i] for i in taken if names[i] not in numbers]:
+        raise DataError(
+            f"column(s) {listed(words)} of the frame hold no numbers: select those that do, or "
+            "one column of vectors"
+        )
+    step.check_width(len(taken), "data")
+    return Columns(tuple(names[i] for i in taken), False, kept)
+
+
+def _batches(step: Step, columns: Columns, batches: Iterable[Any]) -> Iterator[Any]:
+    """Record batches with a column of scores; this runs on executors."""
+    import pyarrow as pa
+
+    for batch in batches:
+        with one_thread_in_worker():
+            rows = _vectors(batch, columns) if columns.vector else _numbers(batch, columns)
+            values = step.of_block(rows, "a batch of data") if len(batch) else None
+        scores = _as_vectors(pa, values, len(step.names))
+        kept = [batch.column(name) for name in columns.kept]
+        yield pa.RecordBatch.from_arrays([*kept, scores], [*columns.kept, step.made])
+
+
+def _numbers(batch: Any, columns: Columns) -> Array:
+    parts = [batch.column(name) for name in columns.names]
+    kinds = {str(part.type) for part in parts}
+    dtype = np.float32 if kinds == {"float"} else np.float64
+    out = np.empty((len(batch), len(parts)), dtype)
+    for number, part in enumerate(parts):
+        if str(part.type).startswith("decimal"):
+            part = part.cast("float64")
+        out[:, number] = part.to_numpy(zero_copy_only=False)  # what is missing becomes NaN
+    return out
+
+
+def _vectors(batch: Any, columns: Columns) -> Any:
+    """Rows of a column of vectors, dense, sparse or both, or of arrays."""
+    column = batch.column(columns.names[0])
+    if column.null_count:
+        raise DataError(
+            f"column {columns.names[0]!r} has no vector in some rows; fill in or filter"
+        )
+    if not hasattr(column.type, "num_fields") or str(column.type).startswith("list"):
+        return _even(column)
+    dense = column.field("type").to_numpy(zero_copy_only=False) == DENSE
+    if dense.all():
+        return _even(column.field("values"))
+    from scipy.sparse import csr_array
+
+    sizes = column.field("size").to_pylist()
+    indices = column.field("indices").to_pylist()
+    values = column.field("values").to_pylist()
+    places = [range(len(v)) if i is None else i for i, v in zip(indices, values, strict=True)]
+    widths = {len(v) if s is None else s for s, v in zip(sizes, values, strict=True)}
+    if len(widths) > 1:
+        raise DataError(f"vectors of different lengths, {sorted(widths)}; all need the same")
+    ends = np.cumsum([0, *map(len, values)])
+    flat = np.concatenate([np.asarray(v, float) for v in values])
+    at = np.concatenate([np.asarray(p, np.int32) for p in places])
+    return csr_array((flat, at, ends), shape=(len(values), widths.pop()))
+
+
+def _even(column: Any) -> Array:
+    """Lists of the same length as one array."""
+    lengths = np.unique(np.diff(column.offsets.to_numpy()))
+    if len(lengths) != 1:
+        raise DataError(f"vectors of different lengths, {lengths.tolist()}; all need the same")
+    flat = column.flatten()
+    whole: Array = flat.to_numpy(zero_copy_only=False).reshape(-1, int(lengths[0]))
+    return whole
+
+
+def _as_vectors(pa: Any, values: Array | None, width: int) -> Any:
+    """Dense vectors as Spark holds them: kind, size, places, numbers."""
+    rows = 0 if values is None else len(values)
+    flat = np.empty(0) if values is None else values.astype(np.float64).ravel()
+    ends = pa.array(np.arange(rows + 1) * width, pa.int32())
+    lists = pa.ListArray.from_arrays(ends, pa.array(flat))
+    kinds = pa.array(np.full(rows, DENSE), pa.int8())
+    nulls = pa.nulls(rows, pa.int32()), pa.nulls(rows, pa.list_(pa.int32()))
+    return pa.StructArray.from_arrays([kinds, *nulls, lists], ["type", "size", "indices", "values"])
+
+
+# RDDs.
+
+
+def _elements(step: Step, elements: Iterable[Any]) -> Iterator[Any]:
+    """Scores of elements: of a block an array, of each row or vector a vector."""
+    from pyspark.mllib.linalg import DenseVector
+    from pyspark.mllib.linalg.distributed import IndexedRow
+
+    for (kind, indexed), alike in groupby(elements, key=_sort):
+        while batch := list(islice(alike, 1 if kind == "block" else BATCH)):
+            vectors = [row.vector for row in batch] if indexed else batch
+            with one_thread_in_worker():
+                values = block_of(step, MAKERS[kind](vectors), "an element of data")
+            if kind == "block":
+                yield values
+            elif indexed:
+                pairs = zip(batch, values, strict=True)
+                yield from (IndexedRow(row.index, DenseVector(value)) for row, value in pairs)
+            else:
+                yield from map(DenseVector, values)
+
+
+def _sort(element: Any) -> tuple[str, bool]:
+    indexed = type(element).__name__ == "IndexedRow"
+    return _kind(element.vector if indexed else element), indexed
