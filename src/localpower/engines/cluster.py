@@ -6,8 +6,10 @@ An adapter says how calls reach its hosts (`worker.host.ShardHost`) and what "de
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from operator import iadd
 from typing import Any, TypeVar
@@ -29,11 +31,14 @@ class ClusterEngine(Engine):
 
     Replies of hosts may be `Failure`s; the driver raises them. `_shards` are those that were
     placed, `_persisting` is the task by number that a shard which is held again has to repeat.
+    `_stack` ends what the engine has begun, when it is closed or nobody has it any more.
     """
 
     def __init__(self) -> None:
         self._shards: Sequence[Shard] = ()
         self._persisting: dict[int, Task[Any]] = {}
+        self._stack = ExitStack()
+        weakref.finalize(self, self._stack.close)
 
     @abstractmethod
     def _gather(self, count: int, adopted: bool) -> None:
@@ -97,6 +102,7 @@ class ClusterEngine(Engine):
 
     def close(self) -> None:
         self._release()
+        self._stack.close()
         super().close()
 
     def _note(self, task: Task[Any], numbers: Sequence[int]) -> None:
