@@ -14,7 +14,7 @@ from dataclasses import replace
 from operator import iadd
 from typing import Any, TypeVar
 
-from localpower.core.errors import EngineError
+from localpower.core.errors import EngineError, WorkerLate, WorkerLost
 from localpower.core.ledger import weigh
 from localpower.core.linalg import FAN_IN, combined
 from localpower.engines.base import Engine
@@ -119,6 +119,10 @@ class ClusterEngine(Engine):
         """Let go of the shards that were placed."""
         self._shards, self._persisting = (), {}
 
+    def _frame(self, number: int) -> Shard:
+        """Return a shard without its rows, to be sent where those are."""
+        return replace(self._shards[number], pieces=())
+
     def _handle(self, number: int) -> Any:
         """Return the handle of an adopted shard; None of one whose rows came from here."""
         first = next(iter(self._shards[number].pieces), None)
@@ -133,3 +137,24 @@ def nbytes_of(task: Task[Any]) -> int:
 def grouped(parts: Sequence[T]) -> list[Sequence[T]]:
     """Cut a sequence into groups of eight: those whose replies are added, as in `linalg.fold`."""
     return [parts[at : at + FAN_IN] for at in range(0, len(parts), FAN_IN)]
+
+
+def listed(data: Any, kinds: Any) -> list[Any]:
+    """Return what a list of these kinds has, or one of them by itself; nothing of other data."""
+    parts = list(data) if isinstance(data, list | tuple) else [data]
+    return parts if all(isinstance(part, kinds) for part in parts) else []
+
+
+def late(who: str, seconds: float | None) -> WorkerLate:
+    """Return the error for a reply that does not come in time."""
+    return WorkerLate(
+        f"{who}: no reply within {seconds:g} s; set the engine's deadline higher if tasks take so "
+        "long, or use smaller shards"
+    )
+
+
+def lost(what: str, why: object) -> WorkerLost:
+    """Return the error for a worker that is gone."""
+    return WorkerLost(
+        f"{what}; if memory ran out, use smaller shards or more workers, else run again: {why}"
+    )

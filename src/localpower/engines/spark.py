@@ -25,8 +25,8 @@ from localpower.core.linalg import FAN_IN
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.cluster import ClusterEngine, nbytes_of
 from localpower.engines.spark_session import Session, tell
-from localpower.worker.host import Failure, ShardHost, describe, nbytes, result_of
-from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, Shard, cut, is_stored
+from localpower.worker.host import Failure, ShardHost, describe, result_of
+from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, Shard, cut, is_stored, nbytes
 from localpower.worker.tasks import Task
 
 CHUNK = 1 << 23  # bytes of rows that travel as one element: Spark takes no more than 2 GB
@@ -283,7 +283,7 @@ def _chunks(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Cut pieces into such as can travel; shards work alike however their rows are cut."""
     for piece in pieces:
         rows = piece.shape[0]
-        step = max(1, rows if is_stored(piece) else CHUNK * rows // max(1, nbytes([piece])))
+        step = max(1, rows if is_stored(piece) else CHUNK * rows // max(1, nbytes(piece)))
         for start in range(0, max(rows, 1), step):
             yield cut(piece, start, min(start + step, rows))
 
