@@ -232,13 +232,11 @@ class Dask(DaskWorkers):
         return lost
 
     def _responsive(self, numbers: Iterable[int]) -> set[int]:
-        """Shards that reply."""
         asked = {n: f for n in numbers if (f := self._states.get(n)) and not _ended(f)}
         replies = self._each(_reply, asked)
         end = monotonic() + dask_cluster.ANSWER
-        while (waiting := _unfinished(replies.values())) and monotonic() < end:
-            if not any(map(_ended, waiting)):
-                self._any(waiting, 0.1)
+        while monotonic() < end and (waiting := [f for f in replies.values() if not f.done()]):
+            self._any(waiting, 0.1)
         return {n for n, future in replies.items() if future.status == "finished"}
 
     def _kept(self, number: int) -> bool:
@@ -331,7 +329,6 @@ class Dask(DaskWorkers):
         return [replies[n] for n in numbers]
 
     def _taken(self, futures: Sequence[Future[Any]]) -> list[Any]:
-        """Wait for results and bring them here."""
         self._finish(futures)
         bring = partial(self.client.gather, list(futures), asynchronous=True)
         return [regular(result) for result in self._call(bring)]
@@ -340,7 +337,7 @@ class Dask(DaskWorkers):
         """Wait until all are done; raise if one has failed, is late, or cannot come."""
         progress = complete = monotonic()
         left, patience, tick = len(futures), dask_cluster.PATIENCE, dask_cluster.TICK
-        while waiting := _unfinished(futures):
+        while waiting := [future for future in futures if future.status != "finished"]:
             for future in filter(_ended, waiting):
                 raise self._why(future)
             now = monotonic()
@@ -360,7 +357,6 @@ class Dask(DaskWorkers):
         return False
 
     def _why(self, future: Any) -> EngineError:
-        """Say why there is no result."""
         if future.status == "cancelled":
             return self._gone("what it held cannot be made again by Dask")
         error = future.exception()
@@ -392,10 +388,6 @@ def _recipes(
     kind, itemsize = work_type([data.dtype]), data.dtype.itemsize
     known = [EngineBlock(None, shape, kind, math.prod(shape)) for shape in shapes]
     return recipes, [(block, block.nnz * itemsize) for block in known]
-
-
-def _unfinished(futures: Iterable[Future[Any]]) -> list[Future[Any]]:
-    return [future for future in futures if future.status != "finished"]
 
 
 def _ended(future: Future[Any]) -> bool:

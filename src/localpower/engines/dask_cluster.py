@@ -239,7 +239,6 @@ class DaskWorkers(ClusterEngine):
             sleep(0.1)
 
     def _unresponsive(self) -> set[str]:
-        """Workers that do not even answer."""
         workers = set(self._workers())
 
         async def answers(address: str) -> set[str]:

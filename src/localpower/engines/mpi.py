@@ -368,7 +368,6 @@ def _leave(link: Link, engine: object) -> None:
 
 
 def _told(error: BaseException, rank: int) -> Failure:
-    """What other ranks are told of an exception."""
     if isinstance(error, DataError | EngineError):
         return Failure.of(error, "")
     name = f"rank {rank}: {type(error).__name__}: {error}".removesuffix(": ")
