@@ -265,12 +265,13 @@ with distributed.LocalCluster(
 
 def test_a_cluster_that_ended_is_told_with_the_remedy():
     command, pipe = [sys.executable, "-c", ELSEWHERE], subprocess.PIPE
-    quick = dask.config.set({"distributed.comm.timeouts.connect": "2s"})
+    quick = dask.config.set({"distributed.comm.timeouts.connect": "5s"})
     with quick, subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as run:
         with Client(run.stdout.readline().strip(), set_as_default=False) as mine:
             engine = lp.connect(mine)
             place(engine, A, 2)
             run.kill()
+            run.wait()
             for ask in (total, lambda e: e.heal([0, 1]), lambda e: lp.svd(A, 2, engine=mine)):
                 with pytest.raises(EngineError, match=r"gone: start the cluster.*another Client"):
                     ask(engine)

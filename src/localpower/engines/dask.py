@@ -235,7 +235,9 @@ class Dask(DaskWorkers):
         asked = {n: f for n in numbers if (f := self._states.get(n)) and not _ended(f)}
         replies = self._each(_reply, asked)
         end = monotonic() + dask_cluster.ANSWER
-        while monotonic() < end and (waiting := [f for f in replies.values() if not f.done()]):
+        while monotonic() < end and (
+            waiting := [f for f in replies.values() if f.status in ("pending", "lost")]
+        ):
             self._any(waiting, 0.1)
         return {n for n, future in replies.items() if future.status == "finished"}
 

@@ -189,7 +189,7 @@ class DaskWorkers(ClusterEngine):
         except EngineError:
             raise
         except (CancelledError, OSError, RuntimeError) as error:  # the last, if there is no pool
-            sleep(TICK if home else 0.0)  # until the scheduler knows, too, that a worker is gone
+            sleep(TICK)  # until scheduler and client know, too, who is gone
             raise self._gone(error) from error
         finally:
             promise.cancel()
