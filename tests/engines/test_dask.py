@@ -1,5 +1,6 @@
 """Real Dask clusters: rows that stay on workers, workers that are killed, and what is left."""
 
+import asyncio
 import gc
 import os
 import signal
@@ -221,8 +222,9 @@ def wait_until_empty(client):
     assert held == 0
 
 
-def test_a_cluster_is_found_by_its_address_and_left_running(client):
-    address = client.scheduler.address.replace("tcp://", "dask://")
+@pytest.mark.parametrize("scheme", ["dask://", "tcp://"])
+def test_a_cluster_is_found_by_its_address_and_left_running(client, scheme):
+    address = client.scheduler.address.replace("tcp://", scheme)
     with lp.connect(address) as engine:
         assert engine.size == 2
         result = lp.svd(BLOCKS, 3, engine=engine, method="dpi", **OPTIONS)
@@ -240,6 +242,41 @@ def test_an_address_where_nobody_answers_is_an_engine_error():
 def test_an_address_without_host_and_port_is_refused_with_an_example(rest):
     with pytest.raises(ValueError, match=rf"engine='dask://{rest}' is no .*'dask://host:8786'"):
         lp.connect(f"dask://{rest}")
+
+
+def test_an_asynchronous_client_is_refused_with_the_remedy(client):
+    async def given():
+        async with Client(client.scheduler.address, asynchronous=True) as mine:
+            lp.connect(mine)
+
+    with pytest.raises(ValueError, match=r"engine=<Client.*asynchronous: give a Client.*without"):
+        asyncio.run(given())
+
+
+ELSEWHERE = """
+import sys, distributed
+with distributed.LocalCluster(
+    1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
+) as cluster:
+    print(cluster.scheduler_address, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_cluster_that_ended_is_told_with_the_remedy():
+    command, pipe = [sys.executable, "-c", ELSEWHERE], subprocess.PIPE
+    quick = dask.config.set({"distributed.comm.timeouts.connect": "5s"})
+    with quick, subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as run:
+        with Client(run.stdout.readline().strip(), set_as_default=False) as mine:
+            engine = lp.connect(mine)
+            place(engine, A, 2)
+            run.kill()
+            run.wait()
+            for ask in (total, lambda e: e.heal([0, 1]), lambda e: lp.svd(A, 2, engine=mine)):
+                with pytest.raises(EngineError, match=r"gone: start the cluster.*another Client"):
+                    ask(engine)
+        with pytest.raises(EngineError, match="the Client of this engine is closed"):
+            lp.svd(A, 2, engine=mine)
 
 
 NOBODY = """
@@ -312,6 +349,14 @@ def test_errors_tell_what_is_wrong_with_the_data(client):
     with pytest.raises(ValueError, match="stay where they are"):
         lp.svd(ARRAY, 2, engine=client, workers=2)
     wait_until_empty(client)
+
+
+def test_workers_do_not_log_what_is_wrong_with_the_data_as_a_crash(client):
+    lie = da.from_delayed(dask.delayed(A[:7]), shape=(9, 12), dtype=A.dtype)
+    for data in (lie, ARRAY * 1j, [dask.delayed(FRAME.assign(i="x"))]):
+        with pytest.raises(lp.DataError):
+            lp.svd(data, 2, engine=client)
+    assert "DataError" not in str(client.get_worker_logs())
 
 
 @pytest.mark.parametrize("columns", [12, 5])
@@ -493,6 +538,23 @@ def test_shards_of_the_users_worker_that_is_killed_are_placed_elsewhere(client):
             totals(engine)
         engine.heal(range(11))
         assert total(engine) == before
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_worker_of_the_users_that_hangs_is_avoided(client, placed, monkeypatch):
+    monkeypatch.setattr("localpower.engines.dask_cluster.ANSWER", 2.0)
+    with lp.connect(client) as engine:
+        place(engine, A, 11)
+        before, stopped = total(engine), workers_of(engine)[0]
+        stopped.suspend()
+        engine.deadline = 4.0
+        try:
+            with pytest.raises(lp.WorkerLate):
+                total(engine) if placed else place(engine, A, 11)
+            engine.heal(range(11)) if placed else place(engine, A, 11)
+            assert total(engine) == before
+        finally:
+            stopped.resume()
 
 
 def spawned(processes):

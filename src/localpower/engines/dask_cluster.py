@@ -9,10 +9,9 @@ import multiprocessing
 import os
 import signal
 import tempfile
-import weakref
 from collections.abc import Callable, Collection
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
 from typing import Any
@@ -24,10 +23,10 @@ from distributed import Client, Nanny, Scheduler
 from distributed.core import Status
 from distributed.system import MEMORY_LIMIT
 
-from localpower.core.errors import EngineError, WorkerLate, WorkerLost
+from localpower.core.errors import EngineError, WorkerLost
 from localpower.core.machine import cores
 from localpower.engines.blas import BLAS_THREADS
-from localpower.engines.cluster import ClusterEngine
+from localpower.engines.cluster import ClusterEngine, late, lost
 from localpower.engines.signals import to_its_end
 
 TICK = 0.5  # seconds between looks at the workers
@@ -37,8 +36,10 @@ HOST = {"host": "127.0.0.1", "dashboard": False}
 PRELOADED = "localpower.engines.dask"  # a worker counts as started when it has imported this
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # not on every system
 ENDED = (Status.closed, Status.failed)
-LATE = "set the engine's deadline higher if tasks take so long, or use smaller shards"
-REMEDY = "if memory ran out, use smaller blocks or more workers, else run again"
+CLOSED = (
+    "the Client of this engine is closed or its scheduler gone: start the cluster if need be, and "
+    "open another Client, or connect again"
+)
 _dask: Any = distributed  # most of it has no types
 
 
@@ -78,10 +79,15 @@ class DaskWorkers(ClusterEngine):
 
     def __init__(self, address: str | Client | None, size: int | None) -> None:
         super().__init__()
+        if isinstance(address, Client) and address.asynchronous:
+            raise ValueError(
+                f"engine={address!r} is asynchronous: give a Client that was opened without "
+                "asynchronous=True, outside of coroutines, or its address as 'tcp://host:8786'"
+            )
         if isinstance(address, str) and not _has_port(address):
             raise ValueError(
                 f"engine={address!r} is no host and port of a scheduler: write it as in "
-                "'dask://host:8786'"
+                "'dask://host:8786' or 'tcp://host:8786'"
             )
         if address is None and multiprocessing.current_process().daemon:
             raise EngineError(
@@ -92,16 +98,15 @@ class DaskWorkers(ClusterEngine):
         self._client: Any = None
         self._cluster: Any = None
         self._bare: float | None = None  # since when no worker ever was there; forever, if one was
-        self._stack = ExitStack()
-        weakref.finalize(self, self._stack.close)
+        self._silent: set[str] = set()  # workers of the user's that did not answer
 
     @property
     def client(self) -> Any:
         """The connection to the cluster, opened when it is first needed."""
         if self._client is None:
             self._client = self._connect()
-        if self._client.status == "closed":
-            raise EngineError("the Client of this engine was closed: connect again")
+        if self._client.status in ("closing", "closed"):
+            raise EngineError(CLOSED)
         return self._client
 
     @property
@@ -113,7 +118,6 @@ class DaskWorkers(ClusterEngine):
     def close(self) -> None:
         super().close()
         self._client = None
-        self._stack.close()
 
     def _connect(self) -> Any:
         if isinstance(self._address, Client):
@@ -126,8 +130,7 @@ class DaskWorkers(ClusterEngine):
                 to_its_end(self._stack.pop_all().close)
                 if not isinstance(error, RuntimeError | OSError):
                     raise
-                cause = error.__cause__ or error
-                raise WorkerLost(f"Dask workers could not be started: {cause}; {REMEDY}") from error
+                raise lost("Dask workers could not be started", error.__cause__ or error) from error
         else:
             target = f"tcp://{urlsplit(self._address).netloc}"
             try:
@@ -180,14 +183,22 @@ class DaskWorkers(ClusterEngine):
                 if promise.done():
                     return promise.result()
                 if monotonic() >= end:
-                    raise WorkerLate(f"Dask did not answer within {self.deadline:g} s; {LATE}")
+                    raise late("Dask", self.deadline)
                 if home and home not in self._workers():
-                    raise gone(home)
-        except (CancelledError, OSError) as error:
-            sleep(TICK if home else 0.0)  # until the scheduler knows, too, that a worker is gone
-            raise gone(error) from error
+                    raise self._gone(home)
+        except EngineError:
+            raise
+        except (CancelledError, OSError, RuntimeError) as error:  # the last, if there is no pool
+            sleep(TICK)  # until scheduler and client know, too, who is gone
+            raise self._gone(error) from error
         finally:
             promise.cancel()
+
+    def _gone(self, error: object) -> EngineError:
+        """Return the error for a worker that is; or if so is the scheduler, for that."""
+        if self._client.status == "running":
+            return lost("a Dask worker that held shards is gone", error)
+        return EngineError(f"{CLOSED} ({error})")
 
     def _submitted(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self.client.loop.asyncio_loop)
@@ -224,11 +235,10 @@ class DaskWorkers(ClusterEngine):
                     "client.wait_for_workers(1) before it is given as engine="
                 )
             if monotonic() > end:
-                raise WorkerLost(f"Dask workers did not come back in {PATIENCE:g} s; {REMEDY}")
+                raise lost("Dask workers did not come back", f"waited for {PATIENCE:g} s")
             sleep(0.1)
 
     def _unresponsive(self) -> set[str]:
-        """Workers that do not even answer."""
         workers = set(self._workers())
 
         async def answers(address: str) -> set[str]:
@@ -243,23 +253,25 @@ class DaskWorkers(ClusterEngine):
 
         return workers.difference(*self._submitted(all_answers()).result())
 
-    def _end(self, workers: Collection[str]) -> None:
-        """Kill workers of ours, and wait for those that their nannies start in their place."""
-        if workers:
+    def _set_aside(self, silent: Collection[str]) -> None:
+        """Do without workers: ours are killed, and others started; of the user's, others asked."""
+        if not self._ours:
+            self._silent = set(silent)
+        elif silent:
             for nanny in [*self._cluster.workers.values()]:
-                if nanny.worker_address in workers and (pid := nanny.pid):
+                if nanny.worker_address in silent and (pid := nanny.pid):
                     os.kill(pid, KILL)
-            self._await_workers(workers)
+            self._await_workers(silent)
+
+    def _elsewhere(self) -> dict[str, Any]:
+        """Where tasks may run: anywhere but on workers that were set aside, if there are others."""
+        well = self._workers().keys() - self._silent if self._silent else ()
+        return {"workers": sorted(well)} if well else {}
 
 
 def resource(number: int) -> dict[str, int]:
     """Name what shards are pinned to a worker by."""
     return {f"localpower-{number}": 1}
-
-
-def gone(error: object) -> WorkerLost:
-    """Return the error for a worker that is."""
-    return WorkerLost(f"a Dask worker that held shards is gone ({error}); {REMEDY}")
 
 
 def _has_port(address: str) -> bool:

@@ -11,63 +11,48 @@ import json
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import numpy as np
-
 from localpower.core.errors import DataError, EngineError, WorkerLate
 from localpower.core.machine import available
-from localpower.engines import mpi_link
 from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.cluster import ClusterEngine, grouped
-from localpower.engines.mpi_link import MPI, Ask, GivenUp, Hold, Joined, Left, Link, Over, Serving
+from localpower.engines.mpi_link import MPI, Ask, GivenUp, Hold, Idle, Joined, Link, Over
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.replies import Done
-from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, is_stored
+from localpower.worker.shard import LoadedBlock, OpenBlock, is_stored
 from localpower.worker.tasks import Task
 
 R = TypeVar("R")
-ORDERS = ("fixed", "native")
 ROWS_SHARE = 0.75  # of memory that is for rows in files
-MOST = 3  # arrays that a reply can have
 
 
 class Mpi(ClusterEngine):
-    """Runs tasks on the ranks of a communicator; shard i lives on rank i modulo their number.
-
-    All ranks make one. ``order="native"`` lets the library add products in an order of its own; the
-    last digits then depend on the machine.
-    """
+    """Runs tasks on the ranks of a communicator; shard i lives on rank i modulo their number."""
 
     shared = True
     latency = 5e-4
     bandwidth = 5e8
 
-    def __init__(
-        self, address: MPI.Intracomm | str | None = None, size: int | None = None, *,
-        order: str = "fixed",
-    ) -> None:  # fmt: skip
+    def __init__(self, address: Any = None, size: int | None = None) -> None:
         super().__init__()
-        if order not in ORDERS:
-            raise ValueError(f"order={order!r} is not known: take one of {', '.join(ORDERS)}")
         if isinstance(address, str):
             raise ValueError(
                 f"engine={address!r}: an MPI job has no address; start it with mpiexec, and give "
                 "'mpi' or a communicator"
             )
         comm = MPI.COMM_WORLD if address is None else address
-        if comm == MPI.COMM_NULL:
-            raise ValueError("engine= is MPI.COMM_NULL: this process is not in the communicator")
-        if comm.Is_inter():
-            raise ValueError("an intercommunicator has two groups of ranks: merge them before")
+        if comm == MPI.COMM_NULL or comm.Is_inter():
+            raise ValueError(
+                f"engine={comm}: give an intracommunicator that this process is in, not COMM_NULL"
+            )
         if size not in (None, comm.Get_size()):
             raise ValueError(
                 f"'mpi:{size}' in a job of {comm.Get_size()} ranks: start it with mpiexec -n {size}"
             )
-        self.order = order
         self._link = link = Link.to(comm)
         self._me = object()
         self._used = False
@@ -75,7 +60,6 @@ class Mpi(ClusterEngine):
         self._kept: Sequence[str] = ()
         self._host = ShardHost(f"on rank {link.rank}")
         self._count = 0
-        self._stack = ExitStack()
         self._end = weakref.finalize(self, _leave, link, self._me)
 
     @property
@@ -91,7 +75,7 @@ class Mpi(ClusterEngine):
         """On all ranks but 0: work for rank 0, until that closes its engine."""
         if self.rank == 0:
             raise EngineError("rank 0 leads: call serve() on all other ranks")
-        result_of(self._obey(Serving()).content)
+        result_of(self._obey(Idle()).content)
 
     def run_on_coordinator(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
         if self.rank:
@@ -118,21 +102,13 @@ class Mpi(ClusterEngine):
         return self._together() or (self.size == 1 and _is_function(data))
 
     def sum(self, task: Task[R]) -> R:
-        if self.size == 1:
-            return Engine.sum(self, task)
-        if self.order != "native" or not mpi_link.adds_up(task):
-            return super().sum(task)
-        self._note(task, self.numbers())
-        run = self._ask(task, self.numbers(), "native")
-        total: R = result_of(self._reduced(run, task.for_shard))
-        self._link.settled = True
-        return total
+        return Engine.sum(self, task) if self.size == 1 else super().sum(task)
 
     def close(self) -> None:
         self._let_go()
         unused, self._used = not self._used, True
         if unused and self.rank:
-            self._greet(Left())
+            self._greet(Idle(left=True))
         elif unused and not self._link.greetings:
             self._link.user = self._me
             with suppress(WorkerLate):  # they wait for rank 0, unless they failed
@@ -143,7 +119,6 @@ class Mpi(ClusterEngine):
     def _let_go(self) -> None:
         self._host.forget()
         self._block = None
-        self._stack.close()
         super().close()
 
     # What rank 0 does: the hooks of the driver, and the other ranks' greetings.
@@ -157,34 +132,30 @@ class Mpi(ClusterEngine):
         mine: Any = self._joined(data, open_block)
         parts = [mine, *(self._link.greetings[rank][1] for rank in range(1, self.size))]
         for rank, part in enumerate(map(result_of, parts)):
-            if part.columns != mine.columns:
+            columns, wanted = part.block.shape[1], mine.block.shape[1]
+            if columns != wanted:
                 raise DataError(
-                    f"rank {rank} has {part.columns} columns where rank 0 has {mine.columns}; all "
-                    "ranks need the same columns in the same order"
+                    f"rank {rank} has {columns} columns where rank 0 has {wanted}; all ranks need "
+                    "the same columns in the same order"
                 )
         self._kept = [_keep(part, parts) for part in parts]
-        for rank, part in enumerate(parts):
-            shape = part.rows, part.columns
-            yield rank, EngineBlock(rank, shape, part.dtype, part.nnz, names=part.names)
+        return enumerate(part.block for part in parts)
 
     def _hold(self, numbers: Sequence[int]) -> None:
         shards, own = self._shards, self._handle(0) is not None
         if own:
             pairs = zip(shards, self._kept, strict=True)
             shards = [replace(shard, pieces=(), keep=keep) for shard, keep in pairs]
-        run = self._link.begin()
-        for rank in range(self.size):
-            hold = Hold(run, len(shards), tuple(shards[rank :: self.size]), own)
-            if rank:
-                self._link.send(hold, rank, Link.COMMAND, self._link.greetings[rank][0])
-            else:
-                reply = self._take_in(hold)
-        for rank in range(1, self.size):
+        run, link = self._link.begin(), self._link
+        parts = [tuple(shards[rank :: self.size]) for rank in range(self.size)]
+        for rank, (stamp, _) in link.greetings.items():
+            link.send(Hold(run, len(shards), parts[rank], own), rank, Link.COMMAND, stamp)
+        result_of(self._take_in(Hold(run, len(shards), parts[0], own)))
+        for rank in link.greetings:
             result_of(self._reply(rank, self.deadline))
-        result_of(reply)
 
     def _exchange(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Any]:
-        run = self._ask(task, numbers, "map")
+        run = self._ask(task, numbers, added=False)
         mine = deque(number for number in numbers if number % self.size == 0)
         ahead: list[Any] = []
         late: dict[int, WorkerLate] = {}
@@ -196,26 +167,23 @@ class Mpi(ClusterEngine):
                 ahead.append(self._host.run(mine[0], task.for_shard(mine.popleft())))
             if rank in late:
                 continue
+            patience = Link.LINGER if late else self.deadline  # others had their time, too
             try:
-                yield (
-                    self._reply(rank, Link.LINGER if late else self.deadline)
-                    if rank
-                    else ahead.pop()
-                )
-            except WorkerLate as error:  # others have had their time, too, and may be done
+                yield self._reply(rank, patience) if rank else ahead.pop()
+            except WorkerLate as error:
                 late[rank] = error
-        for problem in late.values():
-            raise problem
+        if late:
+            raise next(iter(late.values()))
         self._link.settled = run == self._link.runs
 
     def _partial_sums(self, task: Task[Any]) -> Iterator[Any]:
-        run = self._ask(task, self.numbers(), "sum")
+        run = self._ask(task, self.numbers(), added=True)
         yield self._added(run, task.for_shard)
         self._link.settled = True
 
     def _together(self) -> bool:
         """Whether the other ranks have brought rows of their own."""
-        return any(isinstance(said, Joined | Failure) for _, said in self._link.greetings.values())
+        return not all(isinstance(said, Idle) for _, said in self._link.greetings.values())
 
     def _hear(self, rank: int, deadline: float | None) -> None:
         """Wait for the greeting of a rank, once."""
@@ -232,25 +200,25 @@ class Mpi(ClusterEngine):
         self._used, self._link.user = True, self._me
         for rank in range(1, self.size):
             self._hear(rank, None)
-        kinds = {type(said) for _, said in self._link.greetings.values()}
-        if Left in kinds or (Serving in kinds and len(kinds) > 1):
+        idle = [said.left for _, said in self._link.greetings.values() if isinstance(said, Idle)]
+        if any(idle) or 0 < len(idle) < self.size - 1:
             problem = "some ranks serve, and others have brought rows or closed the engine"
             self._link.dismiss(Failure(problem, "EngineError"))
             raise EngineError(f"{problem}: all must do the same")
 
-    def _ask(self, task: Task[Any], numbers: Sequence[int], how: str) -> int:
+    def _ask(self, task: Task[Any], numbers: Sequence[int], added: bool) -> int:
         """Send a task to the ranks that have a part in it; return the number of the round."""
         link = self._link
         run = link.begin()
         same = not numbers or task.for_shard(numbers[0]) is task
-        ranks = {number % self.size for number in numbers} if how == "map" else set(link.greetings)
+        ranks = set(link.greetings) if added else {number % self.size for number in numbers}
         if same and ranks.issuperset(link.greetings):
-            link.send_all(Ask(run, (task,), tuple(numbers), how), self.deadline)
+            link.send_all(Ask(run, (task,), tuple(numbers), added), self.deadline)
             return run
         for rank in sorted(ranks - {0}):
             held = tuple(number for number in numbers if number % self.size == rank)
             each = (task,) if same else tuple(task.for_shard(number) for number in held)
-            link.send(Ask(run, each, held, how), rank, Link.COMMAND, link.greetings[rank][0])
+            link.send(Ask(run, each, held, added), rank, Link.COMMAND, link.greetings[rank][0])
         return run
 
     def _reply(self, rank: int, deadline: float | None) -> Any:
@@ -324,12 +292,11 @@ class Mpi(ClusterEngine):
             return
         mine = [n for n in message.numbers if n % self.size == self.rank]
         each = message.tasks if len(message.tasks) > 1 else message.tasks * len(mine)
-        if message.how == "map":
-            yield from ((message.run, *pair) for pair in zip(mine, each, strict=True))
-            return
         tasks = dict(zip(mine, each, strict=True))
-        how = self._added if message.how == "sum" else self._reduced
-        how(message.run, tasks.__getitem__)
+        if message.added:
+            self._added(message.run, tasks.__getitem__)
+        else:
+            yield from ((message.run, *pair) for pair in tasks.items())
 
     # What all ranks do.
 
@@ -346,11 +313,12 @@ class Mpi(ClusterEngine):
             return Failure(f"rank {self.rank}: {error}", "DataError")
         except Exception as error:
             return _told(error, self.rank)
-        self._block, found = lambda: rows, describe(rows)
-        dtype, memory = (given.dtype, given.memory) if known else (found.dtype, available() // 2)
+        self._block, block = lambda: rows, describe(rows)
+        if known:
+            block = replace(block, dtype=given.dtype)
         stored = sum(piece.nbytes for piece in rows.pieces if is_stored(piece))
-        name = MPI.Get_processor_name()
-        return Joined(*found.shape, dtype, found.nnz, stored, memory, name, found.names)
+        memory = given.memory if known else available() // 2
+        return Joined(block, stored, memory, MPI.Get_processor_name())
 
     def _take_in(self, message: Hold) -> Any:
         """Hold shards; reply that it is done, or what has failed."""
@@ -382,42 +350,15 @@ class Mpi(ClusterEngine):
             for i, (group, owner) in enumerate(zip(groups, owners, strict=True)):
                 mine = {n: part(n) for n in group if homes[n] == self.rank}
                 if owner == self.rank:
-                    others = {n: homes[n] for n in group if n not in mine}
-                    for n, home in others.items():
-                        mine[n] = self._link.take(home, Link.PARTIAL, run, deadline)
+                    for n in group:
+                        if n not in mine:
+                            mine[n] = self._link.take(homes[n], Link.PARTIAL, run, deadline)
                     above[i] = self._host.add([mine.pop(n) for n in group])
                 for content in mine.values():
                     self._link.send(content, owner, Link.PARTIAL, run)
             if len(groups) == 1:
                 return above.get(0)
             sums, homes = above, owners
-
-    def _reduced(self, run: int, task: Callable[[int], Task[Any]]) -> Any:
-        """Add replies that are plain sums with the library's own reduction."""
-        deadline = None if self.rank else self.deadline
-        link, numbers = self._link, sorted(self._host.numbers())
-        reply = self._host.add([self._host.run(n, task(n)) for n in numbers]) if numbers else None
-        failed = isinstance(reply, Failure)
-        sums, counts = mpi_link.wide(None if failed else reply)
-        sizes = [A.size for A in sums.values()]
-        state = np.array([failed, *sizes, *(MOST - len(sizes)) * [0]], np.int64)
-        link.broken = "a sum was given up while ranks were adding; start the job again"
-        link.complete(link.comm.Iallreduce(MPI.IN_PLACE, state, MPI.MAX), state, deadline)
-        if not state[0]:
-            for A in (*(sums.values() if sums else map(np.zeros, state[1:])), counts):
-                both = (A, None) if self.rank else (MPI.IN_PLACE, A)
-                if A.size:
-                    link.complete(link.comm.Ireduce(*both), A, deadline)
-        link.broken = ""
-        if self.rank and failed:
-            link.send(reply, 0, Link.REPLY, run)
-        if self.rank or failed:
-            return reply
-        return (
-            self._reply(MPI.ANY_SOURCE, deadline)
-            if state[0]
-            else mpi_link.summed(reply, task(0), sums, counts)
-        )
 
 
 def _leave(link: Link, engine: object) -> None:
@@ -427,7 +368,6 @@ def _leave(link: Link, engine: object) -> None:
 
 
 def _told(error: BaseException, rank: int) -> Failure:
-    """What other ranks are told of an exception."""
     if isinstance(error, DataError | EngineError):
         return Failure.of(error, "")
     name = f"rank {rank}: {type(error).__name__}: {error}".removesuffix(": ")

@@ -13,19 +13,13 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from localpower.core.errors import EngineError, WorkerLate, WorkerLost
-from localpower.core.ledger import arrays
-from localpower.core.linalg import Array
-from localpower.core.rounding import from_wire
-from localpower.worker import tasks, wire
+from localpower.worker import wire
 from localpower.worker.host import MAX_BYTES
-from localpower.worker.replies import MeasuredReply
-from localpower.worker.shard import Shard
+from localpower.worker.shard import EngineBlock, Shard
 from localpower.worker.tasks import Task
 
 try:
@@ -41,8 +35,9 @@ ARRAYS = 10  # added to the tag of a message, for its arrays
 CHUNK = 1 << 30  # bytes of an array that are sent at once: counts of 32 bits are enough
 LOOKS = 16  # at what one waits for, before others get the processor
 SPIN, NAP = 5e-3, 2e-3  # seconds that one looks without a pause, and sleeps at most
-WEIGHTS = ("words", "size", "read", "count")  # what replies are measured by
+Watch = Callable[[], None] | None  # raises where there is nothing more to wait for
 AHEAD = 2  # messages that a rank has under way before it works on
+wire.register(EngineBlock)
 
 
 @wire.register
@@ -50,26 +45,18 @@ AHEAD = 2  # messages that a rank has under way before it works on
 class Joined:
     """A rank has opened rows of its own; `stored` bytes of them are in files."""
 
-    rows: int
-    columns: int
-    dtype: np.dtype[Any]
-    nnz: int
+    block: EngineBlock
     stored: int
     memory: int
     host: str
-    names: tuple[str, ...] | None = None
 
 
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
-class Serving:
-    """A rank waits for whatever rank 0 sends."""
+class Idle:
+    """A rank has no rows of its own: it serves rank 0, or has `left`, its engine closed unused."""
 
-
-@wire.register
-@dataclass(frozen=True, slots=True, eq=False)
-class Left:
-    """A rank has closed its engine without using it."""
+    left: bool = False
 
 
 @wire.register
@@ -88,13 +75,13 @@ class Hold:
 class Ask:
     """Run tasks on the shards of these `numbers`: one task for all of them, or one for each.
 
-    `how` is ``"map"``, one reply each; ``"sum"``, in the order of `fold`; or ``"native"``.
+    They are replied to one by one, or added by the ranks if `added`.
     """
 
     run: int
     tasks: tuple[Task[Any], ...]
     numbers: tuple[int, ...]
-    how: str
+    added: bool
 
 
 @wire.register
@@ -108,10 +95,6 @@ class Over:
 
 class GivenUp(Exception):
     """Rank 0 has gone on to something else."""
-
-
-def _nothing() -> None:
-    """Watch for nothing."""
 
 
 class Link:
@@ -149,16 +132,16 @@ class Link:
         return link
 
     def wait(
-        self, ready: Callable[[], Any], deadline: float | None = None,
-        watch: Callable[[], None] = _nothing,
-    ) -> Any:  # fmt: skip
+        self, ready: Callable[[], Any], deadline: float | None = None, watch: Watch = None
+    ) -> Any:
         """Return the first true value of `ready`; `watch` may raise meanwhile."""
         started, waited, looks = time.monotonic(), 0.0, 0
         while not (found := ready()):
             looks += 1
             if looks % LOOKS and waited < SPIN:
                 continue
-            watch()
+            if watch is not None:
+                watch()
             waited = time.monotonic() - started
             if deadline is not None and waited > deadline:
                 raise WorkerLate(
@@ -204,7 +187,7 @@ class Link:
         sender = status.Get_source()
         stamp, kind = HEAD.unpack_from(head)
 
-        def read(deadline: float | None = None, watch: Callable[[], None] = _nothing) -> Any:
+        def read(deadline: float | None = None, watch: Watch = None) -> Any:
             broken: list[BaseException] = []
 
             def fetch(view: memoryview) -> None:
@@ -273,7 +256,7 @@ class Link:
     def dismiss(self, content: Any) -> None:
         """Let the other ranks go, if they are with rank 0."""
         for rank, (stamp, said) in self.greetings.items():
-            if not isinstance(said, Left):
+            if not getattr(said, "left", False):
                 self.send(Over(content), rank, self.COMMAND, stamp)
         if self.greetings:
             self.greetings.clear()
@@ -281,9 +264,8 @@ class Link:
             self.settled = True
 
     def complete(
-        self, request: MPI.Request, buffer: Any, deadline: float | None,
-        watch: Callable[[], None] = _nothing, wanted: bool = True,
-    ) -> None:  # fmt: skip
+        self, request: Any, buffer: Any, deadline: float | None, watch: Watch, wanted: bool = True
+    ) -> None:
         """Wait for a request, if it is still wanted; what is given up is kept until it is done."""
         if self._given_up:
             self._given_up = [pair for pair in self._given_up if not pair[0].Test()]
@@ -319,32 +301,3 @@ def _chunks(arrays: Iterable[Any]) -> Iterator[Any]:
     for array in arrays:
         for at in range(0, len(array), CHUNK):
             yield array[at : at + CHUNK]
-
-
-# Replies as plain arrays, for the reduction of the MPI library.
-
-
-def adds_up(task: Task[Any]) -> bool:
-    """Whether the replies are arrays of which nothing but the sum is wanted."""
-    inner = task.task if isinstance(task, tasks.Measure) else task
-    inner = inner.for_shard(0)
-    plain = isinstance(
-        inner, tasks.PowerSteps | tasks.ProjectRows | tasks.Refine | tasks.GramTriangle
-    )
-    return plain and not getattr(inner, "send_basis", False)
-
-
-def wide(reply: Any) -> tuple[dict[str, Array], Any]:
-    """Arrays of a reply in float64, to be added in place, and what it weighs."""
-    content = getattr(reply, "content", reply)
-    found = [] if reply is None else arrays(content)
-    floats = {name: np.require(from_wire(A), requirements="W") for name, A in found}
-    return floats, np.array([getattr(reply, name, 0) for name in WEIGHTS], np.int64)
-
-
-def summed(reply: Any, task: Any, sums: dict[str, Array], counts: Any) -> Any:
-    """Put sums in the place of what a reply to a task has."""
-    if not isinstance(reply, MeasuredReply):
-        return replace(reply, **sums)
-    weights = dict(zip(WEIGHTS, counts.tolist(), strict=True))
-    return replace(reply, content=replace(reply.content, **sums), key=task.key, **weights)

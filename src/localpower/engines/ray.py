@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import sys
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -26,9 +25,9 @@ from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerL
 from localpower.core.linalg import FAN_IN
 from localpower.core.machine import cores
 from localpower.engines.blas import one_blas_thread
-from localpower.engines.cluster import ClusterEngine, nbytes_of
+from localpower.engines.cluster import ClusterEngine, grouped, late, listed, lost, nbytes_of
 from localpower.engines.ray_cluster import alive, at_hand, connected, node
-from localpower.worker.host import Failure, ShardHost, result_of
+from localpower.worker.host import ShardHost, result_of
 from localpower.worker.shard import LoadedBlock, OpenBlock
 from localpower.worker.tasks import Task
 
@@ -61,7 +60,7 @@ class Block:
 
 
 class Holder(ShardHost):
-    """An actor. Replies that are to be added stay in the object store."""
+    """An actor."""
 
     def __init__(self) -> None:
         super().__init__("in an actor")
@@ -73,16 +72,9 @@ class Holder(ShardHost):
         self.forget(opened)
         return self.numbers()
 
-    def keep(self, number: int, task: Task[Any]) -> Any:
-        """Run a task and leave the reply here; return where it is."""
-        reply = self.run(number, task)
-        return reply if isinstance(reply, Failure) else [ray.put(reply)]
-
-    def add_kept(self, *parts: Any) -> Any:
-        """Add replies that were left somewhere, and leave the sum here."""
-        replies = [part if isinstance(part, Failure) else ray.get(part[0]) for part in parts]
-        total = self.add(replies)
-        return total if isinstance(total, Failure) else [ray.put(total)]
+    def total(self, *replies: Any) -> Any:
+        """Add replies, which come from the actors that have made them."""
+        return self.add(replies)
 
 
 class Ray(ClusterEngine):
@@ -100,8 +92,6 @@ class Ray(ClusterEngine):
         self._address, self._asked = address, size
         self._actors: list[Any] = []
         self._node = ""
-        self._stack = ExitStack()
-        weakref.finalize(self, self._stack.close)
         self._connect()
 
     @property
@@ -109,12 +99,9 @@ class Ray(ClusterEngine):
         return self._size
 
     def takes(self, data: Any) -> bool:
-        if isinstance(data, list | tuple):
-            return bool(data) and all(isinstance(block, ray.ObjectRef) for block in data)
-        if isinstance(data, ray.ObjectRef):
-            return True
         datasets = sys.modules.get("ray.data")
-        return datasets is not None and isinstance(data, datasets.Dataset)
+        known = datasets is not None and isinstance(data, datasets.Dataset)
+        return known or bool(listed(data, ray.ObjectRef))
 
     def heal(self, numbers: Sequence[int]) -> None:
         try:
@@ -128,7 +115,6 @@ class Ray(ClusterEngine):
 
     def close(self) -> None:
         super().close()
-        self._stack.close()
         self._node = ""
 
     def _connect(self) -> None:
@@ -160,8 +146,7 @@ class Ray(ClusterEngine):
             self._await(at)
 
     def _open(self, data: Any, open_block: OpenBlock) -> Iterator[tuple[Any, Any]]:
-        data = [data] if isinstance(data, ray.ObjectRef) else data
-        refs = list(data) if isinstance(data, list | tuple) else _refs(data)
+        refs = listed(data, ray.ObjectRef) or _refs(data)
         blocks = [Block(ref, open_block) for ref in refs]
         self._gather(len(blocks), adopted=False)
         calls = [(self._actor(n).open.remote(n, block), n) for n, block in enumerate(blocks)]
@@ -172,21 +157,28 @@ class Ray(ClusterEngine):
             result_of(reply)
 
     def _held(self, number: int) -> Call:
-        shard, block = self._shards[number], self._handle(number)
-        shard = shard if block is None else replace(shard, pieces=())
-        persisting = self._persisting.get(number)
+        block, persisting = self._handle(number), self._persisting.get(number)
+        shard = self._shards[number] if block is None else self._frame(number)
         return self._actor(number).hold.remote(number, shard, block, persisting), number
 
     def _exchange(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Any]:
-        return self._replies(self._calls("run", task, numbers), self._size)
+        return self._replies(self._calls(task, numbers), self._size)
 
     def _partial_sums(self, task: Task[Any]) -> Iterator[Any]:
-        count, step = len(self._shards), 1
-        parts = self._calls("keep", task, range(count))
-        while count > FAN_IN:
-            parts, count, step = self._groups(parts), -(-count // FAN_IN), step * FAN_IN
-        for at, kept in enumerate(list(self._replies(parts, FAN_IN))):
-            yield kept if isinstance(kept, Failure) else self._reply(kept[0], at * step)
+        calls, waiting = self._calls(task, self.numbers()), deque[Call]()
+        level: list[Any] = []
+        while group := list(islice(calls, FAN_IN)):
+            waiting += group
+            level.append(self._actor(len(level)).total.remote(*(ref for ref, _ in group)))
+        step = FAN_IN
+        while len(level) > FAN_IN:
+            groups, step = enumerate(grouped(level)), step * FAN_IN
+            level = [self._actor(at).total.remote(*group) for at, group in groups]
+        while waiting:  # each reply has its time, and is nobody's when it was added
+            ref, number = waiting.popleft()
+            if not ray.wait([ref], timeout=self.deadline, fetch_local=False)[0]:
+                raise late(f"shard {number}", self.deadline)
+        return self._replies(((ref, at * step) for at, ref in enumerate(level)), FAN_IN)
 
     def _lost(self, numbers: Sequence[int]) -> set[int]:
         """Have the actors of these shards answer; they need all shards that are theirs."""
@@ -233,33 +225,15 @@ class Ray(ClusterEngine):
     def _actor(self, number: int) -> Any:
         return self._actors[number % len(self._actors)]
 
-    def _calls(self, method: str, task: Task[Any], numbers: Sequence[int]) -> Iterator[Call]:
-        """Call a method of each shard's actor with the task; a large one is sent out once."""
+    def _calls(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Call]:
+        """Have each shard's actor run the task; a large one is sent out once."""
         size = nbytes_of(task)
         large = size > INLINE or size * len(numbers) > INLINE_ALL
         shared = ray.put(task) if large else task
         for number in numbers:
             mine = task.for_shard(number)
             argument = shared if mine is task else mine
-            yield getattr(self._actor(number), method).remote(number, argument), number
-
-    def _groups(self, parts: Iterator[Call]) -> Iterator[Call]:
-        """Have groups of replies added by the actors, a few groups at the same time."""
-        waiting: deque[tuple[list[Call], Call]] = deque()
-
-        def finished() -> Call:
-            for call in waiting[0][0]:  # replies are not held any longer than that
-                self._reply(*call)
-            return waiting.popleft()[1]
-
-        for at, first in enumerate(parts):
-            group = [first, *islice(parts, FAN_IN - 1)]
-            total = self._actor(at).add_kept.remote(*(ref for ref, _ in group))
-            waiting.append((group, (total, first[1])))
-            if len(waiting) > self._size // FAN_IN + 1:
-                yield finished()
-        while waiting:
-            yield finished()
+            yield self._actor(number).run.remote(number, argument), number
 
     def _replies(self, calls: Iterable[Call], ahead: int) -> Iterator[Any]:
         """Yield what calls return; at most `ahead` of them are under way or not yet taken."""
@@ -275,10 +249,7 @@ class Ray(ClusterEngine):
         try:
             return ray.get(ref, timeout=self.deadline)
         except exceptions.GetTimeoutError as error:
-            raise WorkerLate(
-                f"shard {number}: no reply within {self.deadline} s; set the engine's deadline "
-                "higher if tasks take so long, or use smaller shards"
-            ) from error
+            raise late(f"shard {number}", self.deadline) from error
         except exceptions.RayError as error:
             _raise(error, f"shard {number}")
 
@@ -330,10 +301,7 @@ def _raise(error: Any, what: str) -> NoReturn:
     """Say in our own words what Ray has raised."""
     cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
     if isinstance(cause, LOST):
-        raise WorkerLost(
-            f"{what} is lost, as its worker was killed or crashed; if memory ran out, use smaller "
-            f"shards or more nodes, else run again:\n{cause}"
-        ) from error
+        raise lost(f"{what} is lost, as its worker was killed or crashed", cause) from error
     if cause is not error:
         raise WorkerFailed(f"{what}: a task failed on a Ray worker:\n{error}") from error
     raise EngineError(f"{what}: {error}") from error

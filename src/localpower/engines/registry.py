@@ -22,7 +22,8 @@ class Row:
     """What `connect` knows of an engine: how it is made, and what its address may say.
 
     `factory` is a class, or where one is found, as ``"module:Class"``, so that libraries are
-    imported when they are asked for. `extra` is what to install where that fails.
+    imported when they are asked for. `extra` is what to install where that fails. An address may
+    begin with a `scheme` of the library's own instead of the name.
     """
 
     factory: Callable[..., Engine] | str
@@ -31,6 +32,7 @@ class Row:
     takes_address: bool = False
     takes_workers: bool = False
     shared: bool = False
+    scheme: str = ""
 
 
 DEFAULT = "threads"  # the engine where none is asked for
@@ -39,7 +41,11 @@ ROWS = {
     "inline": Row(f"{_ENGINES}.inline:Inline"),
     "threads": Row(f"{_ENGINES}.threads:Threads", takes_workers=True),
     "processes": Row(f"{_ENGINES}.processes:Processes", takes_workers=True),
-    "dask": Row(f"{_ENGINES}.dask:Dask", (("distributed", "Client"),), "dask", True, True),
+    "dask": Row(
+        f"{_ENGINES}.dask:Dask",
+        (("distributed", "Client"),),
+        "dask", True, True, scheme="tcp",
+    ),
     "ray": Row(f"{_ENGINES}.ray:Ray", (), "ray", True, True),
     "spark": Row(
         f"{_ENGINES}.spark:Spark",
@@ -104,10 +110,10 @@ def connect(address: Any) -> Engine:
         ``"inline"`` (one shard after the other), ``"threads"`` (the default of `svd`) or
         ``"processes"``; the latter two with a number of workers if wanted: ``"processes:4"``.
         ``"dask"``, ``"ray"`` or ``"spark"`` start a local cluster, also with a number of workers,
-        and stop it when they are closed; ``"dask://host:8786"``, ``"ray://host:10001"`` and
-        ``"spark://host:7077"`` are clusters that run already, and ``"mpi"`` is the job that this
-        process is part of. A `distributed.Client`, a `SparkSession` or an MPI communicator is used
-        as it is, and never closed.
+        and stop it when they are closed; ``"dask://host:8786"`` (or ``"tcp://host:8786"``, as Dask
+        says it), ``"ray://host:10001"`` and ``"spark://host:7077"`` are clusters that run already,
+        and ``"mpi"`` is the job that this process is part of. A `distributed.Client`, a
+        `SparkSession` or an MPI communicator is used as it is, and never closed.
 
     Examples
     --------
@@ -121,6 +127,8 @@ def connect(address: Any) -> Engine:
         return address
     if isinstance(address, str):
         name, colon, rest = address.partition(":")
+        if rest.startswith("//"):
+            name = next((known for known, row in ROWS.items() if row.scheme == name), name)
         row, size = ROWS.get(name), int(rest) if rest.isdecimal() else 0
         if row and not colon:
             return _factory(name)()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, groupby, islice
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 from uuid import uuid4
@@ -25,8 +25,8 @@ from localpower.core.linalg import FAN_IN
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.cluster import ClusterEngine, nbytes_of
 from localpower.engines.spark_session import Session, tell
-from localpower.worker.host import Failure, ShardHost, describe, nbytes, result_of
-from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, Shard, cut, is_stored
+from localpower.worker.host import Failure, ShardHost, describe, result_of
+from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, Shard, cut, is_stored, nbytes
 from localpower.worker.tasks import Task
 
 CHUNK = 1 << 23  # bytes of rows that travel as one element: Spark takes no more than 2 GB
@@ -54,7 +54,6 @@ class Spark(ClusterEngine):
         self._session = Session(address, size)
         self._rows: Any = None
         self._raw: Any = None
-        self._marks = count(1)
         self._broken: EngineError | None = None
 
     @property
@@ -74,7 +73,7 @@ class Spark(ClusterEngine):
 
     def _gather(self, count: int, adopted: bool) -> None:
         self._session.connect()
-        self._broken, self._run, self._mark = None, uuid4().hex, 0
+        self._broken, self._run, self._mark = None, uuid4().hex, 0  # how many tasks that persist
 
     def _open(self, data: Any, open_block: OpenBlock) -> Iterator[tuple[Any, Any]]:
         self._session.connect()
@@ -89,7 +88,7 @@ class Spark(ClusterEngine):
 
     def _hold(self, numbers: Sequence[int]) -> None:
         """Send rows to the executors, or take those that are there, and have them kept."""
-        self._frames = tuple(replace(shard, pieces=()) for shard in self._shards)
+        self._frames = tuple(self._frame(number) for number in numbers)
         try:
             self._bring()
         except WorkerLost as error:
@@ -182,7 +181,7 @@ class Spark(ClusterEngine):
         Spark sends a job's function once to every executor. One task for each shard is sent so too:
         they share their arrays, and would be repeated with them otherwise.
         """
-        self._mark = next(self._marks) if task.persists else self._mark
+        self._mark += task.persists
         letter: Any = {n: (task.for_shard(n), self._persisting.get(n)) for n in numbers}
         unlike = {id(each): each for pair in letter.values() for each in pair if each is not None}
         if sum(map(nbytes_of, unlike.values())) > LARGE:
@@ -256,7 +255,7 @@ class Job:
         ready = number in _holder.marks and (task.persists or _holder.marks[number] == self.mark)
         if not ready:
             again = None if task.persists else persisting
-            rows = partial(_loaded, frames)
+            rows = partial(_loaded, number, frames)
             held = _holder.hold(number, self.frames[number], rows, again)
             if isinstance(held, Failure):
                 return held
@@ -269,7 +268,6 @@ class Job:
 
 
 def _fold(number: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """Add one group of replies."""
     replies = [reply for _, reply in sorted(pairs, key=FIRST)]
     with one_blas_thread():
         yield number, ShardHost(WHERE).add(replies)
@@ -283,7 +281,7 @@ def _chunks(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Cut pieces into such as can travel; shards work alike however their rows are cut."""
     for piece in pieces:
         rows = piece.shape[0]
-        step = max(1, rows if is_stored(piece) else CHUNK * rows // max(1, nbytes([piece])))
+        step = max(1, rows if is_stored(piece) else CHUNK * rows // max(1, nbytes(piece)))
         for start in range(0, max(rows, 1), step):
             yield cut(piece, start, min(start + step, rows))
 
@@ -365,25 +363,25 @@ MAKERS: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
-def _loaded(frames: Iterable[bytes]) -> LoadedBlock:
+def _loaded(number: int, frames: Iterable[bytes]) -> LoadedBlock:
     """Rows of a partition, of which all have the same columns."""
+    where = f"partition {number} of the data"
     parts = [result_of(PICKLE.loads(frame)) for frame in frames]
     names = {part.names for part in parts if isinstance(part, LoadedBlock)}
     pieces = tuple(part for part in parts if not isinstance(part, LoadedBlock))
     widths = {int(piece.shape[1]) for piece in pieces}
     if len(widths) > 1:
-        raise DataError(f"a partition has rows of {sorted(widths)} columns")
+        raise DataError(f"{where} has rows of {sorted(widths)} columns; give all the same")
     if len(names) > 1:
         raise DataError(
-            "a partition has frames with columns of other names or in another order; give them "
-            "the same"
+            f"{where} has frames with columns of other names or in another order; give all the same"
         )
     return LoadedBlock(pieces, next(iter(names), None))
 
 
 def _measured(number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
     """Tell what a partition is; its rows are kept on the way."""
-    found = ShardHost(WHERE).attempt(lambda: describe(_loaded(frames)))
+    found = ShardHost(WHERE).attempt(lambda: describe(_loaded(number, frames)))
     for _ in frames:
         pass
     yield number, found

@@ -26,6 +26,7 @@ from pyspark.java_gateway import launch_gateway
 
 from localpower.core.errors import EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.machine import cores
+from localpower.engines.cluster import lost
 from localpower.engines.signals import to_its_end
 from localpower.version import __version__
 
@@ -90,18 +91,17 @@ class Session:
 
     def _start(self) -> SparkContext:
         """Start Spark; its Java process is quiet, and ends with this one at the latest."""
-        local = self._address is None
-        if not local:
-            _reach(self._address)
-        master = f"local[{self._wanted or cores()},4]" if local else self._address
-        conf = SparkConf().setMaster(master).setAppName("localpower").setAll([*QUIET.items()])
-        folder = tempfile.mkdtemp(prefix="localpower-spark-") if local else None
-        self.started.append((None, None, folder))
-        if folder is not None:
+        conf, folder = SparkConf().setAppName("localpower").setAll([*QUIET.items()]), None
+        if self._address is None:
+            folder = tempfile.mkdtemp(prefix="localpower-spark-")
             memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 21
             java = f"-Djava.io.tmpdir={folder}"
             conf.setAll([*LOCAL.items(), ("spark.driver.memory", f"{max(memory, 1024)}m")])
             conf.setAll([("spark.local.dir", folder), ("spark.driver.extraJavaOptions", java)])
+        else:
+            _reach(self._address)
+        conf.setMaster(self._address or f"local[{self._wanted or cores()},4]")
+        self.started.append((None, None, folder))
         gateway = None
         try:
             with warnings.catch_warnings():
@@ -120,7 +120,7 @@ class Session:
             _stop(self.started)
             raise
         self.started[:] = [(context, gateway, folder)]
-        if local:
+        if folder is not None:
             context.pythonExec = sys.executable
             paths = [os.path.abspath(path) for path in sys.path]
             context.environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
@@ -191,12 +191,11 @@ def tell(ask: Callable[[], Any]) -> None:
 def _reach(address: str) -> None:
     """Make sure that a master listens, before Java is started and tries for minutes."""
     places, reasons = address.removeprefix("spark://").split(","), []
-    for place in places:
-        if not PLACE.fullmatch(place):
-            raise EngineError(
-                f"engine={address!r} has no host and port in {place!r}: give the address of a "
-                "master that runs, as in 'spark://host:7077'"
-            )
+    if not all(map(PLACE.fullmatch, places)):
+        raise EngineError(
+            f"engine={address!r} has no host and port: give the address of a master that runs, as "
+            "in 'spark://host:7077'"
+        )
     for place in places:
         host, _, port = place.rpartition(":")
         try:
@@ -231,10 +230,7 @@ def _translated(error: BaseException, master: str, ours: bool) -> EngineError:
     if "Traceback (most recent call last)" in text:
         return WorkerFailed(f"a task failed on a Spark executor:\n{text}")
     if any(sign in text for sign in LOST):
-        return WorkerLost(
-            f"a Spark worker was lost, also when its task was tried again; if memory ran out, use "
-            f"more partitions or executors, else run again:\n{text}"
-        )
+        return lost("a Spark worker was lost, also when its task was tried again", text)
     if isinstance(error, PySparkException) or hasattr(error, "java_exception"):
         return EngineError(f"Spark could not finish a job:\n{text}")
     then = "run again" if ours else "start Python anew, and open another session"

@@ -7,12 +7,10 @@ is a `Failure`, which travels like a reply and becomes an exception on the coord
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from localpower.core.errors import (
     DataError,
@@ -26,7 +24,7 @@ from localpower.core.linalg import fold
 from localpower.worker import wire
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.replies import Done
-from localpower.worker.shard import EngineBlock, LoadedBlock, Piece, Shard, is_sparse, is_stored
+from localpower.worker.shard import EngineBlock, LoadedBlock, Shard, nbytes, work_type
 from localpower.worker.tasks import Task
 
 MAX_BYTES = 1 << 44  # of a message between processes of one user: only nonsense is refused
@@ -97,7 +95,7 @@ class ShardHost:
     @property
     def nbytes(self) -> int:
         """Bytes of the rows that are here."""
-        return sum(nbytes(matrix._shard.pieces) for matrix in self._matrices.values())
+        return sum(nbytes(p) for matrix in self._matrices.values() for p in matrix._shard.pieces)
 
     def open(self, number: int, block: Callable[[], LoadedBlock]) -> Any:
         """Open a block that shall become a shard, and tell what it is."""
@@ -171,19 +169,3 @@ def describe(rows: LoadedBlock) -> EngineBlock:
     columns = int(rows.pieces[0].shape[1]) if rows.pieces else 0
     shard = Shard(rows.pieces, columns, work_type(piece.dtype for piece in rows.pieces))
     return EngineBlock(None, (shard.rows, columns), shard.dtype, shard.entries, names=rows.names)
-
-
-def work_type(kinds: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
-    """Return float32 if all numbers fit into it, else float64."""
-    narrow = all(kind.kind == "f" and kind.itemsize < 8 for kind in kinds)
-    return np.dtype(np.float32 if narrow else np.float64)
-
-
-def nbytes(pieces: Iterable[Piece]) -> int:
-    """Bytes of rows, also of those in files."""
-    return sum(
-        piece.data.nbytes + piece.indices.nbytes + piece.indptr.nbytes
-        if is_sparse(piece) and not is_stored(piece)
-        else piece.nbytes
-        for piece in pieces
-    )
