@@ -12,7 +12,9 @@ import numpy as np
 from localpower.checkpoint import CheckpointWriter, check_place, digest, generator_digest
 from localpower.core.errors import DataError, DataHint, WorkerLate, WorkerLost, warn
 from localpower.core.linalg import Array, orth
+from localpower.core.share import Share
 from localpower.data import partition as partitions
+from localpower.data.hints import hint_units
 from localpower.data.partition import Partition
 from localpower.data.source import Source, held, load_block, open_source
 from localpower.engines.base import Engine
@@ -24,11 +26,14 @@ from localpower.iteration import (
     answer_of,
     doubt_of,
     follow,
+    growth_of,
     plain,
+    reach_of,
     relay_of,
 )
 from localpower.methods import Auto, Choice, Method, Start
 from localpower.methods.factors import Factors, explained, factors, is_graded
+from localpower.methods.growing import guessed, share_of
 from localpower.methods.scaling import Columns, columns, describe, prepare
 from localpower.methods.state import State
 from localpower.options import Budget, Checkpoint, Faults
@@ -51,7 +56,7 @@ class Asked:
     """What is asked of a run, checked; `given` has the arguments as the user wrote them."""
 
     data: Any
-    rank: Callable[[int, int], int]
+    rank: Callable[[int, int], float]
     method: Method
     tol: float | None
     certainty: float
@@ -93,6 +98,7 @@ class Run:
     columns: Columns
     rule: StoppingRule
     outcome: Outcome
+    share: Share | None
 
     def __init__(self, asked: Asked, engine: Engine, display: Progress) -> None:
         self.asked, self.home, self.display = asked, engine, display
@@ -136,9 +142,10 @@ class Run:
         self.tol = asked.tol or 0.0
         if asked.tol is None and asked.chosen:
             self.tol = tolerance(source.dtype)
-        self.rank = asked.rank(source.rows, source.columns)
+        self.wanted = asked.rank(source.rows, source.columns)
+        asked.method.check_rank(self.wanted)
+        self.rank = guessed(self.wanted, source.rows, source.columns)
         check_rank(self.rank, source)
-        asked.method.check_rank(self.rank)
         if isinstance(asked.method, Auto):
             width = asked.method.columns(self.rank, source.columns, True)
             how = asked.workers, self.rank, width, self.tol, asked.center, asked.scale
@@ -176,12 +183,18 @@ class Run:
         self.columns, self.checksum = described(self, checked)
         foreseen = self.method.products(self.rounds)
         ready = prepare(self.engine, self.columns, foreseen, self.width)
+        eps = float(np.finfo(source.dtype).eps)
+        self.share = share_of(self.wanted, self.columns, source.rows, eps, ready.noise)
+        if self.share is not None:
+            self.rank = self.method.first_rank(source.columns, self.share.limit)
+            self.width = self.method.columns(self.rank, source.columns, True)
         self.rule = StoppingRule(
             rank=self.rank,
+            share=self.share,
             tol=self.tol,
             certainty=asked.certainty,
             trace=self.columns.trace(source.rows),
-            eps=float(np.finfo(source.dtype).eps),
+            eps=eps,
             noise=ready.noise,
             max_rounds=self.rounds,
             max_bytes=asked.budget.bytes or float("inf"),
@@ -218,7 +231,7 @@ class Run:
             "dtype": source.dtype.name,
             "held": self.held,
             "names": names_of(source),
-            "call": asked.call({"rank": self.rank} | ({} if self.held else {"workers": workers})),
+            "call": asked.call({"rank": self.wanted} | ({} if self.held else {"workers": workers})),
         }
 
     def iterate(self) -> None:
@@ -232,13 +245,17 @@ class Run:
         doubt = doubt_of(self.rule, asked.rng)
         start = Start(self.rank, self.width, asked.rng, self.tol, doubt, begin)
         others = () if asked.checkpoint is not None else self.choice.others
-        relay = relay_of(replace(self.choice, others=others), self.engine, start)
+        growth = growth_of(self.share, asked.rng)
+        relay = relay_of(replace(self.choice, others=others), self.engine, start, growth)
         limits = self.rule.max_rounds, self.rule.max_bytes, self.rule.max_seconds
         goal = Goal(self.tol, *limits) if self.method.iterates else Goal()
         self.display.stage(self.method.name, goal)
         self.outcome = follow(
             relay, self.engine, self.rule, asked.callback, writer, past, self.display
         )
+        if self.share is not None:
+            self.rank, self.width = self.outcome.state.rank, self.outcome.state.basis.shape[1]
+            self.run |= {"rank": self.rank, "width": self.width}
         if relay.method not in (None, self.method):
             assert relay.method is not None
             self.method = relay.method
@@ -248,6 +265,7 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on from a checkpoint."""
         known = {name: self.run[name] for name in IDENTITY} | self.method.identity()
+        known |= {} if self.share is None else {"share": self.share.part}
         return known | self.origin | {"shards": list(self.engine.rows), "data": self.checksum}
 
     def warm_state(self) -> State | None:
@@ -263,7 +281,8 @@ class Run:
             )
         V = earlier.components.T.astype(np.float64)[:, : self.rank]
         more = self.asked.rng.standard_normal((d, self.width - V.shape[1]))
-        return State(orth(np.hstack([V, more])).astype(self.engine.dtype, copy=False))
+        basis = orth(np.hstack([V, more])).astype(self.engine.dtype, copy=False)
+        return State(basis, rank=self.rank)
 
     def finish(self) -> Result:
         """Make singular values and vectors of the basis, and say what is known of them."""
@@ -291,13 +310,14 @@ class Run:
         if squared and is_graded(found.singular_values, shape, source.dtype):
             outcome = replace(outcome, reason="rounding")
             self.run["reason"] = conclude(self.method, outcome, self.tol)
+        self.run["reach"] = reach_of(self.rule, outcome.state, found.singular_values)
         U = None
         if asked.return_u:
             U = self.shards.in_original_order(found.left_vectors(self.engine))
         self.run["faults"] = [asdict(fault) for fault in self.retrying.faults]
         self.run["timeline"] = self.engine.timeline
         if self.retrying.missing:
-            self.run |= {"reason": "degraded", "degraded": self.retrying.lost_rows()}
+            self.run |= {"reason": "degraded", "degraded": self.retrying.lost_rows(), "reach": None}
         return self.result(found, basis, U)
 
     def result(self, found: Factors, basis: Array, U: Array | None) -> Result:
@@ -305,7 +325,7 @@ class Run:
         how, dtype, center = self.columns, self.source.dtype, self.asked.center
         ratio, variance = explained(found, how, self.source.rows, center)
         if center and self.asked.scale is None:
-            hint_units(self.source, ratio, found.V)
+            hint_units(self.source.tables[0].names, ratio, found.V)
 
         def cast(x: Array, exponent: int = 0) -> Array:
             with np.errstate(over="ignore"):  # variances of huge data may be infinite
@@ -387,18 +407,6 @@ def origin_of(asked: Asked) -> dict[str, Any]:
         "rng": generator_digest(asked.rng) if asked.seed is None else None,
         "warm_start": None if earlier is None else digest(earlier.basis),
     }
-
-
-def hint_units(source: Source, ratio: Array, V: Array) -> None:
-    """Warn if the first component is one column, which may be due to its unit."""
-    names = source.tables[0].names
-    column = int(np.abs(V[:, 0]).argmax())
-    if names is not None and len(names) > 2 and ratio[0] > 0.9 and abs(V[column, 0]) > 0.99:
-        warn(
-            f"the first component is column {names[column]!r} and little else, with {ratio[0]:.0%} "
-            "of the variance; if columns are in different units, give scale='std'",
-            DataHint,
-        )
 
 
 def check_rank(rank: int, source: Source) -> None:

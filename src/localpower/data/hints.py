@@ -1,4 +1,4 @@
-"""Columns that look as if they were no features."""
+"""Columns that look as if they were no features, or were in units of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from localpower.core.errors import DataHint, warn
+from localpower.core.linalg import Array
 from localpower.data.spool import Table
 from localpower.worker.shard import cut, is_stored
 
@@ -58,3 +60,14 @@ def label_hint(names: Sequence[str] | None, counting: Sequence[int] = ()) -> str
         f"column{'s' * (len(found) > 1)} {named} {look} out with drop=[{named}], or with "
         f"label={found[-1]!r} if that is one"
     )
+
+
+def hint_units(names: Sequence[str] | None, ratio: Array, V: Array) -> None:
+    """Warn if the first component is one column, which may be due to its unit."""
+    column = int(np.abs(V[:, 0]).argmax())
+    if names is not None and len(names) > 2 and ratio[0] > 0.9 and abs(V[column, 0]) > 0.99:
+        warn(
+            f"the first component is column {names[column]!r} and little else, with {ratio[0]:.0%} "
+            "of the variance; if columns are in different units, give scale='std'",
+            DataHint,
+        )

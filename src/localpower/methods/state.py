@@ -10,12 +10,14 @@ import numpy as np
 
 from localpower.core.certificate import Certificate, Known, Ritz, certify
 from localpower.core.evidence import Probes, draw
-from localpower.core.linalg import Array
+from localpower.core.linalg import Array, orth
+from localpower.core.share import Reach, Share
 
 RIPE = 0.1  # residual of the last vector, of its value, from which on probes are drawn
 BETTER, LONG = 3, 1  # how much larger a base is better, where probes of this degree told nothing
 MOST_DRAWS = 8  # probes that follow others which told nothing, as their base was poor
 RESTING = 0.5  # of the chance that is allowed: with so little, probes need not be sent
+SPARE = 2  # times the columns that a rank needs: more are dropped where it turns out to be smaller
 LARGER = 1e-3  # how much larger than what is known a direction is that was missed
 
 
@@ -46,7 +48,8 @@ class State:
     `hidden` bounds the eigenvalues outside of the search space. `probes` tell the chance of there
     being a large one outside of their `base`, a basis and its image. `joined` is `exact` with that:
     it has all of the base but for a little, in which as much as `lacking` may hide. `draws` counts
-    probes; while they are `resting` they are not sent.
+    probes; while they are `resting` they are not sent. `rank` is how many vectors are asked for
+    now, where a share is what the run wants; else it may be 0.
     """
 
     basis: Array
@@ -63,6 +66,7 @@ class State:
     lacking: float = 0.0
     draws: int = 0
     resting: bool = False
+    rank: int = 0
     PROBES: ClassVar[int] = 2  # columns: few, where there are many rounds
     ordered: ClassVar[bool] = False  # whether `basis` has Ritz vectors, the leading ones first
 
@@ -80,18 +84,37 @@ class State:
     ) -> Certificate | None:
         """What is known of the leading vectors, for one who wants `tol` with that `certainty`."""
         found = self.ritz()
-        if found is None:
+        if found is None or found.residuals.shape[1] < rank:
             return None
+        return certify(found, rank, self._more(found, known), tol, certainty)
+
+    def reach(self, share: Share, rank: int, known: Known, certainty: float) -> Reach | None:
+        """What is known of the share that `rank` vectors reach, and of one vector fewer."""
+        found = self.ritz()
+        if found is None or len(found.values) < rank:
+            return None
+        return share.judge(found, rank, self._more(found, known), certainty)
+
+    def _more(self, found: Ritz, known: Known) -> Known:
+        """What the state knows of the matrix besides."""
         passing = self.noise * float(found.values[0])
         chance = None if self.probes is None else self.chance
-        more = replace(
+        return replace(
             known,
             passing=passing,
             hidden=self.hidden,
             chance=chance,
             covered=() if chance is None else tuple(self.covered(found)),
         )
-        return certify(found, rank, more, tol, certainty)
+
+    def grown(self, rank: int, width: int, rng: np.random.Generator) -> Self:
+        """Go on with another `rank`, and with random columns besides if a basis needs them."""
+        more = width - self.basis.shape[1]
+        if more <= 0 and self.basis.shape[1] <= SPARE * width:
+            return replace(self, rank=rank)
+        basis = np.ascontiguousarray(self.basis[:, : SPARE * width])
+        basis = widened(basis, more, rng) if more > 0 else basis
+        return replace(self, basis=basis, rank=rank, exact=None, reference=None, joined=None)
 
     def chance(self, value: float) -> float:
         """The p of an eigenvalue of this `value` or more outside of the search space."""
@@ -156,3 +179,10 @@ class State:
     def answer(self) -> State:
         """The state as those outside of the method see it: its basis is what was found so far."""
         return self
+
+
+def widened(basis: Array, more: int, rng: np.random.Generator) -> Array:
+    """A basis with random columns behind its own."""
+    random = rng.standard_normal((len(basis), more))
+    wide: Array = orth(np.hstack([basis.astype(np.float64), random]))
+    return np.ascontiguousarray(wide).astype(basis.dtype, copy=False)
