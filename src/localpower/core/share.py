@@ -143,11 +143,11 @@ class Share:
             likely, chance = _likely(found, q, levels, known, (floor, mean, most), certainty)
             if likely < bound:
                 bound, sure, p = likely, False, chance
-        fewer = min((bound + error) / whole, 1.0)
+        fewer = float(min((bound + error) / whole, 1.0))
         told = Reach(self.part, reached, fewer, sure, p)
         final = reached > self.part or rank >= self.limit or self.trace - lead <= lost
         settled = told.least(certainty) or (bound - before <= error and (sure or p <= certainty))
-        return replace(told, settled=final and settled)
+        return replace(told, settled=bool(final and settled))
 
 
 def ceiling(found: Ritz, count: int, level: float, hidden: float, floor: float) -> float:

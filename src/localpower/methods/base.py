@@ -25,7 +25,8 @@ from localpower.methods.state import Doubt, State
 if TYPE_CHECKING:
     from localpower.methods.costs import Decay, Estimate, Problem
 
-FIRST = 10  # components to begin with where a share is asked for
+FIRST = 10  # components to begin with where a share is asked for, at least
+FIRST_WORDS = 125_000  # entries of a first basis that may have more
 EXTRA = 5  # columns beyond the rank, for the gap and for faster convergence
 
 
@@ -184,8 +185,11 @@ class Method(ABC):
         return 0
 
     def first_rank(self, columns: int, limit: int) -> int:
-        """How many components to begin with where a share is asked for, `limit` at the most."""
-        return min(limit, FIRST)
+        """How many components to begin with where a share is asked for, `limit` at the most.
+
+        A wide start tells at once how many it takes.
+        """
+        return min(limit, max(FIRST, FIRST_WORDS // columns))
 
     def products(self, rounds: int) -> int:
         """How many local products a shard is asked for in so many rounds, if that is known."""

@@ -17,7 +17,6 @@ from localpower.core.checks import whole
 from localpower.core.linalg import Array
 from localpower.engines.base import Engine
 from localpower.methods.base import (
-    FIRST,
     Method,
     Start,
     choice,
@@ -31,7 +30,6 @@ from localpower.methods.search import RESTART
 from localpower.methods.state import State
 from localpower.worker.local_matrix import GRAM_COLUMNS
 
-MERGED_WORDS = 1_000_000  # that a shard may send for a merged start where the rank is not known
 MERGED_ERROR = 0.03  # sine that a merged start leaves, times (σ_{w+1}/σ_k)^1.5
 
 
@@ -67,11 +65,6 @@ class _Ritz(Method):
     grows: ClassVar[bool] = True
     state_type: ClassVar[type[State]] = RitzState
     compared: ClassVar[tuple[dict[str, Any], ...]] = ({},)
-
-    def first_rank(self, columns: int, limit: int) -> int:
-        """A merged start is wide, and tells at once how many it takes: begin with many."""
-        many = MERGED_WORDS // (MERGED * columns) if self.start == STARTS[0] else 0
-        return min(limit, max(FIRST, many))
 
     def workspace(self, columns: int, width: int) -> float:
         return (6 + 2 * RESTART) * columns * width * 8

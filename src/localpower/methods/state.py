@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from localpower.core.certificate import Certificate, Known, Ritz, certify
+from localpower.core.certificate import Certificate, Known, Ritz, certify, rayleigh_ritz
 from localpower.core.evidence import Probes, draw
 from localpower.core.linalg import Array, orth
 from localpower.core.share import Reach, Share
@@ -101,8 +101,8 @@ class State:
         chance = None if self.probes is None else self.chance
         return replace(
             known,
-            passing=passing,
-            hidden=self.hidden,
+            passing=float(passing),
+            hidden=float(self.hidden),
             chance=chance,
             covered=() if chance is None else tuple(self.covered(found)),
         )
@@ -112,9 +112,12 @@ class State:
         more = width - self.basis.shape[1]
         if more <= 0 and self.basis.shape[1] <= SPARE * width:
             return replace(self, rank=rank)
-        basis = np.ascontiguousarray(self.basis[:, : SPARE * width])
-        basis = widened(basis, more, rng) if more > 0 else basis
-        return replace(self, basis=basis, rank=rank, exact=None, reference=None, joined=None)
+        if more > 0:
+            basis, known = widened(self.basis, more, rng), None
+        else:
+            basis = np.ascontiguousarray(self.basis[:, : SPARE * width])
+            known = None if self.told is None else rayleigh_ritz(*self.told)[1:]
+        return replace(self, basis=basis, rank=rank, exact=known, reference=None, joined=None)
 
     def chance(self, value: float) -> float:
         """The p of an eigenvalue of this `value` or more outside of the search space."""
