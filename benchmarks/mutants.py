@@ -41,6 +41,7 @@ STRICT = ("core/certificate.py", "stopping.py")  # files without survivors
 
 CERTIFY = ("tests/core/test_certify.py",)
 EVIDENCE = ("tests/core/test_evidence.py",)
+SHARE = ("tests/core/test_share.py", "-k", "judged or sums or boundary or claimed or reach_tells")
 STOPPING = ("tests/core/test_stopping.py",)
 LANCZOS = ("tests/core/test_block_lanczos.py", "-k", "restart or ripe or missed or sees")
 SEARCH = (
@@ -406,6 +407,16 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("* max(self.reach, float(np.abs(theta).max()))", "* float(np.abs(theta).max())"),
         ("* max(self.reach, float(np.abs(theta).max()))",
          "* self.reach"),
+    ]),
+    ("core/share.py", SHARE, [
+        ("room = level - _kappa(found, level, floor) - hidden", "room = level - hidden"),
+        ("room = level - _kappa(found, level, floor) - hidden", "room = level - _kappa(found, level, floor)"),
+        ("float(norms.sum()) ** 2 / room", "0.0"),
+        ("np.maximum(values[:count], level).sum()", "values[:count].sum()"),
+        ("(sums - errors > self.part * self.trace)", "(sums + errors > self.part * self.trace)"),
+        ("full = before + left ", "full = before "),
+        ("q = found.values, rank - 1", "q = found.values, max(rank - 2, 1)"),
+        ("self.fewer <= self.part and (", "self.fewer <= self.part or ("),
     ]),
     ("stopping.py", STOPPING, [
         ("Known(len(state.basis), self.trace, self.eps, self.noise)",
@@ -859,8 +870,8 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("    turn = turn[:, :most]\n", "    turn = turn[:, -most:]\n"),
         ("inside = turn[: len(state.inside)].T @ state.inside", "inside = turn[-len(state.inside) :].T @ state.inside"),
         ("- state.outer @ inside\n", "\n"),
-        ("wide or MERGED * rank, doubt, rounding)", "MERGED * rank, doubt, rounding)"),
-        ("wide or MERGED * rank, doubt, rounding)", "wide or rank, doubt, rounding)"),
+        ("wide or MERGED * rank, doubt, rounding, part)", "MERGED * rank, doubt, rounding, part)"),
+        ("wide or MERGED * rank, doubt, rounding, part)", "wide or rank, doubt, rounding, part)"),
         ("state = _turned(state, most // 2)", "state = _turned(state, most)"),
     ]),
     ("methods/local_ritz.py", STOPPING, [

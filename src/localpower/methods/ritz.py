@@ -137,7 +137,7 @@ def local_ritz(
     if not isinstance(state, RitzState):
         if start == "merged":
             first = state.basis
-            state = merged(engine, first, rank, part, wide or MERGED * rank, doubt, rounding)
+            state = merged(engine, first, rank, wide or MERGED * rank, doubt, rounding, part)
             yield state
         else:
             nothing = np.zeros((engine.columns, 0))
@@ -178,10 +178,10 @@ def merged(
     engine: Engine,
     random: Array,
     rank: int,
-    part: float,
     wide: int,
     doubt: Doubt | None,
     rounding: WireRounding | None,
+    part: float = 1.0,
 ) -> RitzState:
     """Merge what shards find alone; fill up with random columns where that is too little."""
     d, width = random.shape

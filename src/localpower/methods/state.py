@@ -102,7 +102,7 @@ class State:
         return replace(
             known,
             passing=float(passing),
-            hidden=float(self.hidden),
+            hidden=self.hidden,
             chance=chance,
             covered=() if chance is None else tuple(self.covered(found)),
         )
