@@ -41,6 +41,7 @@ STRICT = ("core/certificate.py", "stopping.py")  # files without survivors
 
 CERTIFY = ("tests/core/test_certify.py",)
 EVIDENCE = ("tests/core/test_evidence.py",)
+SHARE = ("tests/core/test_share.py", "-k", "judged or sums or boundary or claimed or reach_tells")
 STOPPING = ("tests/core/test_stopping.py",)
 LANCZOS = ("tests/core/test_block_lanczos.py", "-k", "restart or ripe or missed or sees")
 SEARCH = (
@@ -420,13 +421,23 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("* max(self.reach, float(np.abs(theta).max()))",
          "* self.reach"),
     ]),
+    ("core/share.py", SHARE, [
+        ("room = level - _kappa(found, level, floor) - hidden", "room = level - hidden"),
+        ("room = level - _kappa(found, level, floor) - hidden", "room = level - _kappa(found, level, floor)"),
+        ("float(norms.sum()) ** 2 / room", "0.0"),
+        ("np.maximum(values[:count], level).sum()", "values[:count].sum()"),
+        ("(sums - errors > self.part * self.trace)", "(sums + errors > self.part * self.trace)"),
+        ("full = before + left ", "full = before "),
+        ("q = found.values, rank - 1", "q = found.values, max(rank - 2, 1)"),
+        ("self.fewer <= self.part and (", "self.fewer <= self.part or ("),
+    ]),
     ("stopping.py", STOPPING, [
         ("Known(len(state.basis), self.trace, self.eps, self.noise)",
          "Known(len(state.basis), self.trace, self.eps)"),
         ("Known(len(state.basis), self.trace, self.eps, self.noise)",
          "Known(state.basis.shape[1], self.trace, self.eps, self.noise)"),
-        ("state.certificate(self.rank, known, self.tol, self.certainty)",
-         "state.certificate(self.rank, known, self.tol, 1.0)"),
+        ("state.certificate(rank, known, self.tol, self.certainty)",
+         "state.certificate(rank, known, self.tol, 1.0)"),
         ("if found is not None and self.tol:", "if found is not None:"),
         ("near = found.angle <= self.tol", "near = found.angle < self.tol"),
         ("near = found.angle <= self.tol", "near = found.residual <= self.tol"),
@@ -862,8 +873,8 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("    turn = turn[:, :most]\n", "    turn = turn[:, -most:]\n"),
         ("inside = turn[: len(state.inside)].T @ state.inside", "inside = turn[-len(state.inside) :].T @ state.inside"),
         ("- state.outer @ inside\n", "\n"),
-        ("wide or MERGED * rank, doubt, rounding)", "MERGED * rank, doubt, rounding)"),
-        ("wide or MERGED * rank, doubt, rounding)", "wide or rank, doubt, rounding)"),
+        ("wide or MERGED * rank, doubt, rounding, part)", "MERGED * rank, doubt, rounding, part)"),
+        ("wide or MERGED * rank, doubt, rounding, part)", "wide or rank, doubt, rounding, part)"),
         ("state = _turned(state, most // 2)", "state = _turned(state, most)"),
     ]),
     ("methods/local_ritz.py", STOPPING, [

@@ -16,7 +16,7 @@ A = np.random.default_rng(0).standard_normal((20, 6))
         ({"rank": 0}, ValueError, r"rank=0 must be 1 or more"),
         ({"rank": -3}, ValueError, r"rank=-3"),
         ({"rank": lambda rows, columns: 7}, ValueError, r"rank=7 is more than"),
-        ({"rank": lambda rows, columns: 0.5}, TypeError, r"rank=0\.5 must be a whole number"),
+        ({"rank": lambda rows, columns: 2.5}, TypeError, r"rank=2\.5 must be a whole number"),
         ({"rank": 7}, ValueError, r"rank=7 is more than.*n_features=6.*take 1 to 6"),
         ({"rank": 2.5}, TypeError, r"rank=2\.5 must be a whole number"),
         ({"rank": "3"}, TypeError, r"rank='3'"),

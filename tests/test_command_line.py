@@ -148,6 +148,12 @@ def test_bad_files_fail_with_one_line(tmp_path, name, write, message, capsys):
         ["fit", "{rows}", "-k", "0"],
         ["fit", "{rows}", "-k", "99"],
         ["fit", "{rows}", "-k", "x"],
+        ["fit", "{rows}", "-k", "1.0"],
+        ["fit", "{rows}", "-k", "nan"],
+        ["fit", "{rows}", "-k", "2.5"],
+        ["fit", "{rows}", "-k", "0.9", "--method", "uda"],
+        ["fit", "{rows}", "-k", "0.9", "--method", "dpi:width=2"],
+        ["plan", "100x10", "-k", "0.9"],
         ["fit", "{rows}", "-k", "3", "--method", "dpi:width=2"],
         ["fit", "{rows}", "-k", "3", "--method", "foo"],
         ["fit", "{rows}", "-k", "3", "--method", "local_power:schedule=foo"],
@@ -171,6 +177,22 @@ def test_bad_usage_exits_with_two(rows, arguments, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["localpower"])
     assert status(*[argument.format(rows=rows) for argument in arguments]) == 2
     assert capsys.readouterr().err
+
+
+def test_a_share_is_a_number_of_components(rows, tmp_path, capsys):
+    count = len(lp.svd(A, 0.9, "local_ritz", workers=3, rng=0, center=True).components)
+    fit = ["fit", rows, "-k", "0.9", "--method", "local_ritz", "--workers", 3, "--seed", 0]
+    assert status(*fit, "--center", "-o", tmp_path / "model") == 0
+    result = lp.Result.load(tmp_path / "model")
+    assert len(result.components) == count > 1
+    assert f"90 % of the variance is reached by {count} components (proven)" in str(result)
+    assert f"90 % of the variance is reached by {count} components" in capsys.readouterr().out
+    assert status("inspect", tmp_path / "model") == 0
+    assert f"90 % of the variance is reached by {count} components" in capsys.readouterr().out
+    assert status("plan", rows, "-k", "0.9", "--center") == 0
+    assert f"rank {count} of" in capsys.readouterr().out
+    assert status("compare", rows, "-k", "0.9", "--center", "--methods", "tsqr,dpi") == 0
+    assert f"rank {count} of" in capsys.readouterr().out
 
 
 def test_groups_of_options_reach_the_run_and_a_checkpoint_goes_on(rows, tmp_path, capsys):

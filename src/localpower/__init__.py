@@ -23,6 +23,7 @@ from localpower.core.errors import (
     WorkerLost,
 )
 from localpower.core.ledger import Ledger, Record
+from localpower.core.share import Reach
 from localpower.data.reading import read
 from localpower.diagnostics.distance import principal_angles, subspace_distance
 from localpower.diagnostics.heterogeneity import eta
@@ -54,6 +55,7 @@ __all__ = [
     "LocalRitz",
     "MissingExtra",
     "Plan",
+    "Reach",
     "Record",
     "Result",
     "TruncatedSVD",

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from localpower.core.checks import one_of, sine, whole
+from localpower.core.checks import count_or_share, one_of, sine, whole
 from localpower.data.memory import budget as memory_budget
 from localpower.data.readers.foreign import engine_of, is_stream
 from localpower.data.source import load_block
@@ -39,7 +39,7 @@ from localpower.scores import left_vectors
 
 def svd(
     data: Any,
-    rank: int | Callable[[int, int], int],
+    rank: float | Callable[[int, int], float],
     method: str | Method = "auto",
     *,
     tol: float | None = None,
@@ -70,9 +70,11 @@ def svd(
         or Feather, Zarr or HDF5; text also as gz, bz2 or xz. A list of such, a directory, a glob,
         or a function from the number of a shard to its rows are the user's own shards. Integers
         become float64, float32 stays, sparse stays sparse. `read` has options for files.
-    rank : int
-        How many singular triplets, k; or a function that tells so from the numbers of rows and
-        columns, such as ``min``.
+    rank : int or float
+        How many singular triplets, k; or a share, as 0.95: the fewest that explain more than that
+        of the total variance if rows are centred, else of the sum of all squares
+        (``result.reach`` tells how certain that is). Or a function that tells so from the numbers
+        of rows and columns, such as ``min``.
     method : str or Method
         ``"auto"`` takes the method that `plan` finds cheapest for the engine;
         ``result.run["why"]`` tells why. Otherwise a name, with options if wanted, as in
@@ -178,7 +180,7 @@ def svd(
 
 def pca(
     data: Any,
-    rank: int | Callable[[int, int], int],
+    rank: float | Callable[[int, int], float],
     method: str | Method = "auto",
     *,
     center: bool = True,
@@ -212,7 +214,7 @@ def _asked(given: dict[str, Any]) -> Asked:
     method = method_from(given["method"])
     rank, callback, workers = given["rank"], given["callback"], given["workers"]
     if not callable(rank):
-        method.check_rank(whole("rank", rank))
+        method.check_rank(count_or_share("rank", rank))
     if given["scale"] is not None:
         one_of("scale", given["scale"], SCALES)
     if callback is not None and not callable(callback):
@@ -232,7 +234,7 @@ def _asked(given: dict[str, Any]) -> Asked:
     seed, rng = generator_of(given["rng"])
     return Asked(
         data=given["data"],
-        rank=(lambda n, d: whole("rank", rank(n, d))) if callable(rank) else lambda n, d: int(rank),
+        rank=lambda n, d: count_or_share("rank", rank(n, d) if callable(rank) else rank),
         method=method,
         tol=None if given["tol"] is None else sine(given["tol"]),
         certainty=certainty_of(given["certainty"]),

@@ -169,7 +169,7 @@ class Comparison:
 
 def compare(
     data: Any,
-    rank: int,
+    rank: float,
     *,
     methods: str | Method | Sequence[str | Method] | None = None,
     tol: float = 1e-6,
@@ -193,8 +193,8 @@ def compare(
     ----------
     data
         What `svd` takes.
-    rank : int
-        How many singular triplets, k.
+    rank : int or float
+        How many singular triplets, k; of a share, as 0.95, the number that the answer has.
     methods : str, Method, or sequence of these, optional
         Names, with options if wanted: ``"local_power:steps=8,schedule=halving"``; several also as
         one text, separated by commas. Those shown by default leave out what would form a matrix
@@ -246,6 +246,7 @@ def compare(
         warnings.simplefilter("ignore", ConvergenceWarning)  # the table says what happened
         tell("the answer to measure angles to")
         answer, reference = _reference(source, rank, same | {"workers": workers})
+        rank = int(answer.run["rank"])  # of a share, as many as the answer has
         warnings.simplefilter("ignore", DataHint)  # which was given once
         same |= {"workers": workers or answer.run["workers"]}
         same |= {"tol": tol, "max_rounds": max_rounds}
@@ -272,10 +273,10 @@ def shown() -> dict[str, Method]:
     return {str(method): method for method in every}
 
 
-def _reference(source: Source, rank: int, same: dict[str, Any]) -> tuple[Result, str]:
+def _reference(source: Source, rank: float, same: dict[str, Any]) -> tuple[Result, str]:
     """Find the answer, and say whose it is."""
     d = source.columns
-    if d <= SMALL and EXACT.workspace(d, rank) <= source.memory:
+    if d <= SMALL and EXACT.workspace(d, d) <= source.memory:
         return svd(source, rank, EXACT, **same), EXACT.name
     same |= {"tol": REFERENCE_TOL, "max_rounds": REFERENCE_ROUNDS}
     answer = svd(source, rank, CERTIFIED, **same)

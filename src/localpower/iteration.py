@@ -13,11 +13,14 @@ import numpy as np
 
 from localpower.checkpoint import CheckpointWriter, Snapshot
 from localpower.core.certificate import Certificate
+from localpower.core.errors import ConvergenceWarning, warn
 from localpower.core.ledger import Record
 from localpower.core.linalg import Array
+from localpower.core.share import Reach, Share
 from localpower.engines.base import Engine
 from localpower.engines.ledgered import Ledgered
 from localpower.methods import Choice, Start
+from localpower.methods.growing import Growth
 from localpower.methods.state import MOST_DRAWS, Doubt, State
 from localpower.progress import Progress
 from localpower.stopping import REASONS, Outcome, StoppingRule, returns_certified_basis
@@ -65,13 +68,15 @@ class Relay:
         return self._skipped
 
 
-def relay_of(choice: Choice, engine: Engine, start: Start) -> Relay:
+def relay_of(choice: Choice, engine: Engine, start: Start, growth: Growth | None = None) -> Relay:
     """The method that was chosen, and what follows where it is too slow or not exact enough."""
     patience = max(ROUNDS, PATIENCE * choice.rounds)
     doubt = start.doubt  # later probes share the chance to be misled with earlier ones
     doubt = None if doubt is None else replace(doubt, before=MOST_DRAWS + 1)
     later = replace(start, state=None, doubt=doubt)
     legs = [(choice.method, start), *((method, later) for method in choice.others)]
+    if growth is not None:
+        return Relay([(m, growth.states(m, engine, begin), patience) for m, begin in legs])
     return Relay([(method, method.states(engine, begin), patience) for method, begin in legs])
 
 
@@ -115,6 +120,34 @@ def follow(
         raise ValueError("schedule gives no round: its first number of steps is 0; give 1 or more")
     reason = reason or ("max_rounds" if len(history) >= rule.max_rounds else "end")
     return Outcome(state, tuple(history), reason, found)
+
+
+def growth_of(share: Share | None, rng: np.random.Generator) -> Growth | None:
+    """What makes a method follow a share, if one is asked for."""
+    return None if share is None else Growth(share, rng.spawn(1)[0])
+
+
+def reach_of(rule: StoppingRule, state: State, sizes: Array) -> dict[str, Any] | None:
+    """What is known of the share that was asked for, of the components that are returned.
+
+    Their singular values are of these very components, whatever the state knows of others.
+    """
+    if rule.share is None:
+        return None
+    found, share = rule.reach(state), rule.share
+    squares = np.square(sizes.astype(np.float64))
+    lost = len(sizes) * share.error(float(squares[0])) + share.slack
+    reached = max(float(squares.sum()) - lost, 0.0) / (share.trace or 1.0)
+    if found is None:
+        found = Reach(share.part, reached, 1.0, False, 1.0, False)
+    found = replace(found, reached=reached)
+    if reached <= share.part and len(sizes) < share.limit and not found.settled:
+        warn(
+            f"rank={share.part:g} was not reached: {len(sizes)} components explain {reached:.3%}; "
+            "raise max_rounds or the budget",
+            ConvergenceWarning,
+        )
+    return asdict(found)
 
 
 class Account:

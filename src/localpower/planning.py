@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from localpower.core.checks import one_of, real, sine, whole
+from localpower.core.checks import count_or_share, one_of, real, sine, whole
 from localpower.core.linalg import Array
 from localpower.core.machine import cores
+from localpower.core.share import Share
 from localpower.core.text import duration, html_table, size, table
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
@@ -25,6 +26,7 @@ from localpower.engines.inline import Inline
 from localpower.methods import leading_values
 from localpower.methods.base import EXTRA
 from localpower.methods.costs import SMALL, TYPICAL, Cost, Problem, costs, explain
+from localpower.methods.growing import guessed
 from localpower.methods.scaling import SCALES, columns, describe, prepare
 from localpower.worker.replies import unpacked
 from localpower.worker.shard import EngineBlock, Shard, cut
@@ -106,7 +108,7 @@ def _cells(row: Cost) -> tuple[str, ...]:
 
 def plan(
     data: Any,
-    rank: int,
+    rank: float,
     *,
     workers: int | None = None,
     tol: float | None = None,
@@ -126,8 +128,9 @@ def plan(
     data
         The shape ``(n, d)``, or what `svd` takes; of the latter a part is looked at, to tell how
         fast the spectrum decays.
-    rank : int
-        How many singular triplets, k.
+    rank : int or float
+        How many singular triplets, k; or a share, as 0.95, which is counted in the part of the data
+        that is looked at.
     workers : int, optional
         In how many shards the rows are; one per core by default, or the user's own.
     tol : float, optional
@@ -156,15 +159,16 @@ def plan(
     ('block_lanczos', 100101320.0)
     """
     alpha, beta = _network(latency, bandwidth)
-    rank, workers = whole("rank", rank), None if workers is None else whole("workers", workers)
+    wanted = count_or_share("rank", rank)
+    workers = None if workers is None else whole("workers", workers)
     width = None if width is None else whole("width", width)
     if not 0 < real("flops", flops) < inf:
         raise ValueError(f"flops={flops!r} must be above 0: operations a second of one worker")
     if scale is not None:
         one_of("scale", scale, SCALES)
     tol = None if tol is None else sine(tol, zero=False)
-    about = Known.of(data, rank, workers, center, scale, dtype, memory)
-    n, d = about.shape
+    about = Known.of(data, wanted, workers, center, scale, dtype, memory)
+    (n, d), rank = about.shape, about.rank
     if not 1 <= rank <= min(n, d):
         raise ValueError(f"rank={rank!r}: take 1 to {min(n, d)} for data of {n} x {d}")
     if width is not None and not rank <= width <= d:
@@ -198,6 +202,7 @@ class Known:
     """What is known of the data of a plan: their shape, or the data themselves."""
 
     shape: tuple[int, int]
+    rank: int
     entries: int
     dtype: np.dtype[Any]
     memory: float
@@ -210,7 +215,7 @@ class Known:
     def of(
         cls,
         data: Any,
-        rank: int,
+        rank: float,
         workers: int | None,
         center: bool,
         scale: str | None,
@@ -221,8 +226,13 @@ class Known:
         shape = _shape(data)
         if shape is not None:
             n, d = shape
+            if isinstance(rank, float):
+                raise ValueError(
+                    f"rank={rank!r} is a share, and a shape does not tell how many components "
+                    "explain it: give data, or a whole number"
+                )
             sizes = _sizes(n, workers or cores())
-            return cls(shape, n * d, _kind(dtype), budget(memory), sizes)
+            return cls(shape, int(rank), n * d, _kind(dtype), budget(memory), sizes)
         if dtype is not None:
             raise ValueError(
                 f"dtype={dtype!r} is for a shape, and data have their own; leave it out, or give "
@@ -232,10 +242,12 @@ class Known:
         try:
             shape = source.rows, source.columns
             entries = Shard(source.pieces, source.columns, source.dtype).entries
-            values, basis = spectrum(source, rank, center, scale)
+            most = guessed(rank, *shape)
+            values, basis, trace = spectrum(source, most, center, scale)
+            count = _counted(rank, values, trace) if isinstance(rank, float) else most
             sizes, stored = shard_sizes(source, workers, cores()), bytes_per_pass(source)
             kept = source.dtype, source.memory
-            return cls(shape, entries, *kept, sizes, stored, values, basis)
+            return cls(shape, count, entries, *kept, sizes, stored, values, basis)
         finally:
             if source is not data:
                 source.close()
@@ -328,8 +340,10 @@ def _sizes(rows: int, shards: int) -> tuple[int, ...]:
     return tuple(rows // shards + (i < rows % shards) for i in range(shards))
 
 
-def spectrum(source: Source, rank: int, center: bool, scale: str | None) -> tuple[Array, str]:
-    """Leading eigenvalues of the rows, or of a sample of them, and what they are from."""
+def spectrum(
+    source: Source, rank: int, center: bool, scale: str | None
+) -> tuple[Array, str, float]:
+    """Leading eigenvalues of the rows or of a sample of them, what they are from, and their sum."""
     d = source.columns
     rows = int(SAMPLE_FLOPS // max(1, min(d, SMALL) * d))
     sample = _sample(source, max(rows, 4 * (rank + EXTRA)))
@@ -339,11 +353,24 @@ def spectrum(source: Source, rank: int, center: bool, scale: str | None) -> tupl
         what = f"predicted from a sample of {taken} rows"
     with Inline() as engine:
         engine.place([Shard(sample, d, source.dtype)])
-        prepare(engine, columns(describe(engine, scale), center, scale, engine.dtype))
+        how = columns(describe(engine, scale), center, scale, engine.dtype)
+        trace = how.trace(taken)
+        prepare(engine, how)
         if d <= SMALL:
             upper = unpacked(engine.sum(GramTriangle()).packed, d)
-            return np.maximum(np.linalg.eigvalsh(upper, "U")[::-1], 0.0), what
-        return leading_values(engine, rank, min(3 * (rank + EXTRA), taken, d)), what
+            return np.maximum(np.linalg.eigvalsh(upper, "U")[::-1], 0.0), what, trace
+        return leading_values(engine, rank, min(3 * (rank + EXTRA), taken, d)), what, trace
+
+
+def _counted(part: float, values: Array, trace: float) -> int:
+    """How many components explain a share, as far as it can be told."""
+    count = Share(part, trace, len(values) + 1).count(values)
+    if count is None:
+        raise ValueError(
+            f"rank={part!r} is a share for which the {len(values)} components that a plan looks at "
+            "are too few: give a whole number"
+        )
+    return min(count, len(values))
 
 
 def _sample(source: Source, rows: int) -> tuple[Any, ...]:

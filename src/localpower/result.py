@@ -20,9 +20,10 @@ from localpower.core.errors import DataError
 from localpower.core.files import locked, replacing, synchronise
 from localpower.core.ledger import Ledger, Record, Round
 from localpower.core.linalg import Array
+from localpower.core.share import Reach
 from localpower.core.text import html_table, size
 from localpower.data.missing import TOLD
-from localpower.show import figures, report, summary
+from localpower.show import figures, report, shares, summary
 from localpower.stopping import REASONS
 from localpower.worker import wire
 
@@ -90,6 +91,12 @@ class Result:
         return Certificate(**known | {"residuals": np.asarray(known["residuals"])})
 
     @property
+    def reach(self) -> Reach | None:
+        """What is known of the number of components, where a share was asked for; else None."""
+        known = self.run.get("reach")
+        return None if known is None else Reach(**known)
+
+    @property
     def converged(self) -> bool:
         """Whether the tolerance that was asked for is certified, or the method is exact."""
         return REASONS[self.reason].converged
@@ -144,6 +151,7 @@ class Result:
             f"round{'s' * (rounds != 1)}, seed {run.get('seed')}",
             f"moved {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
             f"{ledger.messages} messages, set-up and factors included",
+            *filter(None, [shares.reach_text(self)]),
             *self._certificate(),
             *(f"{count} {TOLD[name]}" for name, count in run.get("missing", {}).items()),
         ]

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from localpower.checkpoint import CheckpointWriter, check_place, digest, generator_digest
-from localpower.core.errors import DataError, DataHint, WorkerLate, WorkerLost, warn
+from localpower.core.errors import DataError, WorkerLate, WorkerLost
 from localpower.core.linalg import Array, orth
+from localpower.core.share import Share
 from localpower.data import partition as partitions
-from localpower.data.hints import units_hint
+from localpower.data.hints import hint_units
 from localpower.data.partition import Partition
 from localpower.data.reading import LazySource
 from localpower.data.source import Source, held, load_block, open_source
@@ -26,24 +27,27 @@ from localpower.iteration import (
     answer_of,
     doubt_of,
     follow,
+    growth_of,
     plain,
+    reach_of,
     relay_of,
 )
 from localpower.methods import Auto, Choice, Method, Start
 from localpower.methods.factors import Factors, explained, factors, is_graded
+from localpower.methods.growing import guessed, share_of
 from localpower.methods.scaling import Columns, columns, describe, prepare
 from localpower.methods.state import State
 from localpower.options import Budget, Checkpoint, Faults
 from localpower.planning import problem_of, tolerance
 from localpower.progress import Goal, Progress
 from localpower.result import Result
+from localpower.shape_checks import check_fit, check_rank
 from localpower.stopping import Outcome, StoppingRule, conclude, good_enough
 from localpower.version import __version__
-from localpower.worker.shard import EngineBlock, Shard, is_sparse
+from localpower.worker.shard import EngineBlock, Shard
 
 OWN_ROUNDS = 500  # of all methods that `auto` takes
 MOST_NAMES = 10_000  # names of columns on record
-WIDE = 10, 1000  # columns per row, and columns, from which a transposed matrix is suspected
 IDENTITY = ("method", "tol", "certainty", "center", "scale", "partition", "seed", "dtype",
             "columns", "rank", "width")  # of a run, besides the options of its method  # fmt: skip
 
@@ -53,7 +57,7 @@ class Asked:
     """What is asked of a run, checked; `given` has the arguments as the user wrote them."""
 
     data: Any
-    rank: Callable[[int, int], int]
+    rank: Callable[[int, int], float]
     method: Method
     tol: float | None
     certainty: float
@@ -96,6 +100,7 @@ class Run:
     deviations: Array
     rule: StoppingRule
     outcome: Outcome
+    share: Share | None
 
     def __init__(self, asked: Asked, engine: Engine, display: Progress) -> None:
         self.asked, self.home, self.display = asked, engine, display
@@ -145,9 +150,10 @@ class Run:
         self.tol = asked.tol or 0.0
         if asked.tol is None and asked.chosen:
             self.tol = tolerance(source.dtype)
-        self.rank = asked.rank(source.rows, source.columns)
+        self.wanted = asked.rank(source.rows, source.columns)
+        asked.method.check_rank(self.wanted)
+        self.rank = guessed(self.wanted, source.rows, source.columns)
         check_rank(self.rank, source)
-        asked.method.check_rank(self.rank)
         if isinstance(asked.method, Auto):
             width = asked.method.columns(self.rank, source.columns, True)
             how = asked.workers, self.rank, width, self.tol, asked.center, asked.scale
@@ -185,12 +191,18 @@ class Run:
         self.columns, self.checksum = described(self, checked)
         foreseen = self.method.products(self.rounds)
         ready = prepare(self.engine, self.columns, foreseen, self.width)
+        eps = float(np.finfo(source.dtype).eps)
+        self.share = share_of(self.wanted, self.columns, source.rows, eps, ready.noise)
+        if self.share is not None:
+            self.rank = self.method.first_rank(source.columns, self.share.limit)
+            self.width = self.method.columns(self.rank, source.columns, True)
         self.rule = StoppingRule(
             rank=self.rank,
+            share=self.share,
             tol=self.tol,
             certainty=asked.certainty,
             trace=self.columns.trace(source.rows),
-            eps=float(np.finfo(source.dtype).eps),
+            eps=eps,
             noise=ready.noise,
             max_rounds=self.rounds,
             max_bytes=asked.budget.bytes or float("inf"),
@@ -227,7 +239,7 @@ class Run:
             "dtype": source.dtype.name,
             "held": self.held,
             "names": names_of(source),
-            "call": asked.call({"rank": self.rank} | ({} if self.held else {"workers": workers})),
+            "call": asked.call({"rank": self.wanted} | ({} if self.held else {"workers": workers})),
         } | ({"missing": dict(source.missing)} if source.missing else {})
 
     def iterate(self) -> None:
@@ -241,13 +253,17 @@ class Run:
         doubt = doubt_of(self.rule, asked.rng)
         start = Start(self.rank, self.width, asked.rng, self.tol, doubt, begin)
         others = () if asked.checkpoint is not None else self.choice.others
-        relay = relay_of(replace(self.choice, others=others), self.engine, start)
+        growth = growth_of(self.share, asked.rng)
+        relay = relay_of(replace(self.choice, others=others), self.engine, start, growth)
         limits = self.rule.max_rounds, self.rule.max_bytes, self.rule.max_seconds
         goal = Goal(self.tol, *limits) if self.method.iterates else Goal()
         self.display.stage(self.method.name, goal)
         self.outcome = follow(
             relay, self.engine, self.rule, asked.callback, writer, past, self.display
         )
+        if self.share is not None:
+            self.rank, self.width = self.outcome.state.rank, self.outcome.state.basis.shape[1]
+            self.run |= {"rank": self.rank, "width": self.width}
         if relay.method not in (None, self.method):
             assert relay.method is not None
             self.method = relay.method
@@ -257,6 +273,7 @@ class Run:
     def identity(self) -> dict[str, Any]:
         """What must be the same for a run to go on from a checkpoint."""
         known = {name: self.run[name] for name in IDENTITY} | self.method.identity()
+        known |= {} if self.share is None else {"share": self.share.part}
         return known | self.origin | {"shards": list(self.engine.rows), "data": self.checksum}
 
     def warm_state(self) -> State | None:
@@ -272,7 +289,8 @@ class Run:
             )
         V = earlier.components.T.astype(np.float64)[:, : self.rank]
         more = self.asked.rng.standard_normal((d, self.width - V.shape[1]))
-        return State(orth(np.hstack([V, more])).astype(self.engine.dtype, copy=False))
+        basis = orth(np.hstack([V, more])).astype(self.engine.dtype, copy=False)
+        return State(basis, rank=self.rank)
 
     def finish(self) -> Result:
         """Make singular values and vectors of the basis, and say what is known of them."""
@@ -300,13 +318,14 @@ class Run:
         if squared and is_graded(found.singular_values, shape, source.dtype):
             outcome = replace(outcome, reason="rounding")
             self.run["reason"] = conclude(self.method, outcome, self.tol)
+        self.run["reach"] = reach_of(self.rule, outcome.state, found.singular_values)
         U = None
         if asked.return_u is True:
             U = self.shards.in_original_order(found.left_vectors(self.engine))
         self.run["faults"] = [asdict(fault) for fault in self.retrying.faults]
         self.run["timeline"] = self.engine.timeline
         if self.retrying.missing:
-            self.run |= {"reason": "degraded", "degraded": self.retrying.lost_rows()}
+            self.run |= {"reason": "degraded", "degraded": self.retrying.lost_rows(), "reach": None}
         return self.result(found, basis, U)
 
     def result(self, found: Factors, basis: Array, U: Array | None) -> Result:
@@ -314,7 +333,7 @@ class Run:
         how, dtype, center = self.columns, self.source.dtype, self.asked.center
         ratio, variance = explained(found, how, self.source.rows, center)
         if center and self.asked.scale is None:
-            hint_units(self.source, ratio, found.V, self.deviations)
+            hint_units(self.source.tables[0].names, ratio, found.V, self.deviations)
 
         def cast(x: Array, exponent: int = 0) -> Array:
             with np.errstate(over="ignore"):  # variances of huge data may be infinite
@@ -398,49 +417,3 @@ def origin_of(asked: Asked) -> dict[str, Any]:
         "rng": generator_digest(asked.rng) if asked.seed is None else None,
         "warm_start": None if earlier is None else digest(earlier.basis),
     }
-
-
-def hint_units(source: Source, ratio: Array, V: Array, deviations: Array) -> None:
-    """Warn if the first component is one column, or columns differ much, maybe in their units."""
-    names = source.tables[0].names
-    column = int(np.abs(V[:, 0]).argmax())
-    if names is not None and len(names) > 2 and ratio[0] > 0.9 and abs(V[column, 0]) > 0.99:
-        warn(
-            f"the first component is column {names[column]!r} and little else, with {ratio[0]:.0%} "
-            "of the variance; if columns are in different units, give scale='std'",
-            DataHint,
-        )
-    elif (hint := units_hint(names, deviations)) is not None:
-        warn(hint, DataHint)
-
-
-def check_rank(rank: int, source: Source) -> None:
-    """Refuse a rank that the data do not have."""
-    n, d = source.rows, source.columns
-    if rank > min(n, d):
-        raise ValueError(
-            f"rank={rank} is more than data with n_samples={n} and n_features={d} has; "
-            f"take 1 to {min(n, d)}"
-        )
-
-
-def check_fit(method: Method, width: int, source: Source) -> None:
-    """Check the method and its width against the shape of the data."""
-    n, d = source.rows, source.columns
-    if width > d:
-        raise ValueError(f"width={width} is more than n_features={d}; take at most that")
-    need = method.workspace(d, width)
-    if need > source.memory:
-        raise DataError(
-            f"{source.names[0]} has {d} columns: the work of {method.name} with {width} vectors "
-            f"takes {need / 1e9:.1f} GB, and memory is {source.memory / 1e9:.1f} GB; check that so "
-            "many columns are meant (svmlight takes them from the largest index), take another "
-            "method, or raise memory="
-        )
-    per_row, least = WIDE
-    dense = all(not is_sparse(piece) for piece in source.pieces)
-    if dense and d >= max(least, per_row * n):
-        warn(
-            f"{n} rows of {d} columns: if the samples are in columns, give the transpose",
-            DataHint,
-        )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from localpower.core.certificate import Certificate, Known
 from localpower.core.errors import ConvergenceWarning, warn
 from localpower.core.ledger import Record
+from localpower.core.share import Reach, Share
 from localpower.methods import CERTIFIED, EXACT, Method
 from localpower.methods.state import MOST_DRAWS, State
 
@@ -75,7 +76,8 @@ class StoppingRule:
 
     `certainty` is the largest p that will do. `ties` says that small residuals are enough where no
     gap is seen after the leading columns, and `learns` that further rounds may tell more of p.
-    `noise` is what cancellation may have done to products.
+    `noise` is what cancellation may have done to products. Where a `share` is asked for, the rank
+    is that of a state, and must be certain as well.
     """
 
     rank: int
@@ -89,11 +91,23 @@ class StoppingRule:
     noise: float = 0.0
     ties: bool = True
     learns: bool = False
+    share: Share | None = None
 
     def certificate(self, state: State) -> Certificate | None:
         """What the state tells of the basis whose residuals it knows."""
-        known = Known(len(state.basis), self.trace, self.eps, self.noise)
-        return state.certificate(self.rank, known, self.tol, self.certainty)
+        known, rank = self._known(state), state.rank or self.rank
+        return state.certificate(rank, known, self.tol, self.certainty)
+
+    def reach(self, state: State) -> Reach | None:
+        """What the state tells of the share that is asked for, if one is."""
+        if self.share is None:
+            return None
+        known, rank = self._known(state), state.rank or self.rank
+        return state.reach(self.share, rank, known, self.certainty)
+
+    def _known(self, state: State) -> Known:
+        """What is known of the matrix, whatever the state."""
+        return Known(len(state.basis), self.trace, self.eps, self.noise)
 
     def verdict(
         self,
@@ -109,8 +123,10 @@ class StoppingRule:
             tie = self.ties and found.gap <= self.tol and found.residual <= self.tol
             if near or tie:
                 if found.sure(self.certainty):
-                    return "angle" if near else "residual"
-                if not self.learns or state.draws > MOST_DRAWS:
+                    reach = self.reach(state)
+                    if reach is None or reach.settled:
+                        return "angle" if near else "residual"
+                elif not self.learns or state.draws > MOST_DRAWS:
                     return "unsure"
             elif found.rounded and found.gap > self.tol:
                 return "rounding"

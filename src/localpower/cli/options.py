@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from localpower.api import svd
 from localpower.comparison import compare, shown
+from localpower.core.checks import count_or_share
 from localpower.data.blocks import Options
 from localpower.data.partition import PARTITIONS
 from localpower.methods import CERTIFIED, EXACT, EXAMPLE, REGISTRY
@@ -275,7 +276,8 @@ def _latency(text: str) -> float | str:
 
 def _add_rank(command: Any) -> None:
     add = command.add_argument
-    add("-k", "--rank", type=_number, required=True, metavar="K", help="number of components")
+    help = "number of components; or the share of the whole that they explain, as 0.95"
+    add("-k", "--rank", type=_rank, required=True, metavar="K", help=help)
 
 
 def _add_columns(command: Any) -> None:
@@ -353,6 +355,15 @@ def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, 1 or more")
     return int(text)
+
+
+def _rank(text: str) -> int | float:
+    try:
+        return count_or_share("K", int(text) if text.isdecimal() else float(text))
+    except (TypeError, ValueError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give a whole number, 1 or more, or a share between 0 and 1"
+        ) from None
 
 
 def _grid(text: str) -> tuple[int, int]:

@@ -22,6 +22,22 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
+def count_or_share(name: str, value: Any) -> int | float:
+    """A whole number, 1 or more; or a share of the whole, a float between 0 and 1."""
+    if not isinstance(value, float | np.floating):
+        return whole(name, value)
+    if 0 < value < 1:
+        return float(value)
+    if value > 1:
+        raise TypeError(
+            f"{name}={value!r} must be a whole number of components, or a share between 0 and 1"
+        )
+    raise ValueError(
+        f"{name}={value!r} is a share, which must be above 0 and below 1: give such a number, or a "
+        "whole number of components, as 1 or min"
+    )
+
+
 def real(name: str, value: Any) -> float:
     """A number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from localpower.core.errors import DataHint, warn
+from localpower.core.linalg import Array
 from localpower.data.spool import Table
 from localpower.worker.shard import cut, is_stored
 
@@ -75,3 +77,16 @@ def label_hint(names: Sequence[str] | None, counting: Sequence[int] = ()) -> str
         f"column{'s' * (len(found) > 1)} {named} {look} out with drop=[{named}], or with "
         f"label={found[-1]!r} if that is one"
     )
+
+
+def hint_units(names: Sequence[str] | None, ratio: Array, V: Array, deviations: Array) -> None:
+    """Warn if the first component is one column, or columns differ much, maybe in their units."""
+    column = int(np.abs(V[:, 0]).argmax())
+    if names is not None and len(names) > 2 and ratio[0] > 0.9 and abs(V[column, 0]) > 0.99:
+        warn(
+            f"the first component is column {names[column]!r} and little else, with {ratio[0]:.0%} "
+            "of the variance; if columns are in different units, give scale='std'",
+            DataHint,
+        )
+    elif (hint := units_hint(names, deviations)) is not None:
+        warn(hint, DataHint)

@@ -41,6 +41,7 @@ class Auto(Method):
     wire: str = wire_option()
 
     about: ClassVar[str] = "the one that is predicted to be cheapest"
+    grows: ClassVar[bool] = True
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         raise NotImplementedError("choose a method first")

@@ -17,6 +17,7 @@ import numpy as np
 from localpower.core.checks import one_of, whole
 from localpower.core.linalg import random_basis
 from localpower.core.rounding import UNITS
+from localpower.core.share import Share
 from localpower.engines.base import Engine
 from localpower.methods.rounding import WireRounding
 from localpower.methods.state import Doubt, State
@@ -24,6 +25,8 @@ from localpower.methods.state import Doubt, State
 if TYPE_CHECKING:
     from localpower.methods.costs import Decay, Estimate, Problem
 
+FIRST = 10  # components to begin with where a share is asked for, at least
+FIRST_WORDS = 125_000  # entries of a first basis that may have more
 EXTRA = 5  # columns beyond the rank, for the gap and for faster convergence
 
 
@@ -43,6 +46,8 @@ class Start:
         When to send probes of what may be hidden, if they are wanted.
     state : State or None
         To go on from: that of a checkpoint, or the basis of an earlier result.
+    share : Share or None
+        What the components are to explain; `rank` is a guess then.
     """
 
     rank: int
@@ -51,13 +56,19 @@ class Start:
     tol: float = 0.0
     doubt: Doubt | None = None
     state: State | None = None
+    share: Share | None = None
+
+    @property
+    def watched(self) -> bool:
+        """Whether the run looks at exact images."""
+        return self.tol > 0 or self.share is not None
 
     def begin(self, engine: Engine) -> State:
         """The state to go on from, or a random basis that is the same for all shards."""
         if self.state is not None:
             return self.state
         basis = random_basis(engine.columns, self.width, self.rng)
-        return State(basis.astype(engine.dtype, copy=False))
+        return State(basis.astype(engine.dtype, copy=False), rank=self.rank)
 
     def rounding(self, wire: str, engine: Engine) -> WireRounding | None:
         """How messages are rounded to the type `wire`; None where the data have no more digits."""
@@ -125,6 +136,9 @@ class Method(ABC):
         Whether it works where only sums of replies may be seen.
     automatic : bool
         Whether the automatic choice considers it.
+    grows : bool
+        Whether it can find as many components as explain a share: its states know how to go on with
+        more (`State.grown`), or it counts them itself (`Start.share`).
     state_type : type
         The class of its states, which a checkpoint is made into.
     planned : dict
@@ -141,6 +155,7 @@ class Method(ABC):
     exact: ClassVar[bool] = False
     squares: ClassVar[bool] = False
     automatic: ClassVar[bool] = False
+    grows: ClassVar[bool] = False
     state_type: ClassVar[type[State]] = State
     planned: ClassVar[Mapping[str, Any]] = {}
     compared: ClassVar[tuple[Mapping[str, Any], ...]] = ()
@@ -169,6 +184,13 @@ class Method(ABC):
         """Entries of the largest matrix that it forms, where that grows faster than the columns."""
         return 0
 
+    def first_rank(self, columns: int, limit: int) -> int:
+        """How many components to begin with where a share is asked for, `limit` at the most.
+
+        A wide start tells at once how many it takes.
+        """
+        return min(limit, max(FIRST, FIRST_WORDS // columns))
+
     def products(self, rounds: int) -> int:
         """How many local products a shard is asked for in so many rounds, if that is known."""
         return 0
@@ -195,9 +217,19 @@ class Method(ABC):
             return int(given)
         return min(rank + EXTRA, most) if certified or self.certifies else rank
 
-    def check_rank(self, rank: int) -> None:
-        """Refuse a width below the rank."""
+    def check_rank(self, rank: float) -> None:
+        """Refuse a width below the rank, and a share where no columns can be added."""
         width = self.options().get("width")
+        if isinstance(rank, float) and not self.grows:
+            raise ValueError(
+                f"rank={rank!r} is a share, and method='{self.name}' takes a number of components "
+                "only: give that, or take method='auto'"
+            )
+        if isinstance(rank, float) and width is not None:
+            raise ValueError(
+                f"rank={rank!r} is a share, for which columns are added as needed, and "
+                f"width={width} sets their number: leave width out"
+            )
         if width is not None and width < rank:
             raise ValueError(
                 f"width={width} is below rank={rank}; iterate at least that many columns"

@@ -36,7 +36,7 @@ from localpower.methods.search import (
     SearchState,
     outside,
 )
-from localpower.methods.state import Doubt, State
+from localpower.methods.state import Doubt, State, widened
 from localpower.worker.tasks import PowerSteps
 
 BLOCK = 4
@@ -71,13 +71,22 @@ class LanczosState(SearchState):
         R = self.joint @ turn[-self.joint.shape[1] :]
         return Ritz(values, R[:, : self.basis.shape[1]], R.T @ R)
 
+    def grown(self, rank: int, width: int, rng: np.random.Generator) -> LanczosState:
+        """More columns of the start, which join the blocks only where values repeat; or fewer."""
+        have = self.basis.shape[1]
+        if width > have:
+            return replace(self, rank=rank, basis=widened(self.basis, width - have, rng))
+        fewest = max(width, self.block)
+        return replace(self, rank=rank, basis=np.ascontiguousarray(self.basis[:, :fewest]))
+
     def answer(self) -> State:
         """The Ritz vectors, filled up from the start as long as there are too few."""
         width = self.basis.shape[1]
         X = self.space @ ritz_turn(self.projected.T)[1][:, :width]
         if X.shape[1] < width:
             X = np.hstack([X, outside(self.basis, X, 0.0)])[:, :width]
-        return State(X.astype(self.basis.dtype, copy=False), self.round, self.steps)
+        basis = X.astype(self.basis.dtype, copy=False)
+        return State(basis, self.round, self.steps, rank=self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,7 @@ class BlockLanczos(Method):
     certifies: ClassVar[bool] = True
     sends_probes: ClassVar[bool] = True
     automatic: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
     state_type: ClassVar[type[State]] = LanczosState
 
     @property
@@ -108,6 +118,9 @@ class BlockLanczos(Method):
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         block = min(BLOCK, start.width) if start.state is None else start.width
         return block_lanczos(engine, start.begin(engine), start.rank, block, start.doubt)
+
+    def first_rank(self, columns: int, limit: int) -> int:
+        return min(limit, BLOCK)
 
     def workspace(self, columns: int, width: int) -> float:
         return (6 + RESTART + 1) * columns * width * 8
@@ -140,7 +153,8 @@ def block_lanczos(
     d, width = start.shape
     eps = float(np.finfo(engine.dtype).eps)
     if not isinstance(state, LanczosState):
-        state = LanczosState(start, block=block, space=np.zeros((d, 0)), following=start[:, :block])
+        nothing, first = np.zeros((d, 0)), start[:, :block]
+        state = LanczosState(start, block=block, rank=rank, space=nothing, following=first)
     space = Columns(state.space, (RESTART + 1) * width)
     while True:
         state = _doubted(state, doubt, rank, eps)

@@ -14,10 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from localpower.core.certificate import ROUNDING, Certificate, Known, certify_factor
+from localpower.core.certificate import ROUNDING, Certificate, Known, Ritz, certify_factor
 from localpower.core.linalg import EIGH_COLUMNS, Array, lanczos, pad_basis, svd
+from localpower.core.share import Reach, Share
 from localpower.engines.base import Engine
-from localpower.methods.base import Method, Start
+from localpower.methods.base import FIRST, Method, Start
 from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.state import State
 from localpower.worker.replies import unpacked
@@ -53,14 +54,25 @@ class FactoredState(State):
             vanishing=found.vanishing or zero,
         )
 
+    def reach(self, share: Share, rank: int, known: Known, certainty: float) -> Reach | None:
+        """Nothing is hidden: all eigenvalues are known."""
+        values, count = self.sizes**2, len(self.sizes)
+        nothing = np.zeros((count, count))
+        return share.judge(Ritz(values, nothing, nothing), rank, known, certainty)
+
 
 class _Exact(Method):
     """What both have in common: one round of a triangle."""
 
     __slots__ = ()
+    grows: ClassVar[bool] = True
     exact: ClassVar[bool] = True
     automatic: ClassVar[bool] = True
     compared: ClassVar[tuple[dict[str, object], ...]] = ({},)
+
+    def first_rank(self, columns: int, limit: int) -> int:
+        """All eigenvalues of a small matrix are computed anyway."""
+        return limit if columns <= EIGH_COLUMNS else min(limit, FIRST)
 
     def workspace(self, columns: int, width: int) -> float:
         return 4.0 * columns**2 * 8
@@ -82,7 +94,7 @@ class Gram(_Exact):
         return True
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        return gram(engine, start.rank)
+        return gram(engine, start.rank, start.share)
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """One round of triangles, and the eigenvectors."""
@@ -101,7 +113,7 @@ class TSQR(_Exact):
     state_type: ClassVar[type[State]] = FactoredState
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        return tsqr(engine, start.rank)
+        return tsqr(engine, start.rank, start.share)
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """One round of triangles, merged pair by pair."""
@@ -111,22 +123,32 @@ class TSQR(_Exact):
         return Estimate(records, 2 * d * problem.share + merges + 9.0 * d**3)
 
 
-def gram(engine: Engine, rank: int) -> Iterator[State]:
-    """Leading eigenvectors of ``Σ A_iᵀA_i``; one more than asked for tells the gap."""
+def gram(engine: Engine, rank: int, share: Share | None = None) -> Iterator[State]:
+    """Leading eigenvectors of ``Σ A_iᵀA_i``; one more than asked for tells the gap.
+
+    Where a share is asked for, `rank` is a guess.
+    """
     G = unpacked(engine.sum(GramTriangle()).packed, engine.columns)
     G += np.triu(G, 1).T
     count = min(rank + 1, len(G))
     X, hidden = _all_but_rest(G, count)
-    basis = X[:, :rank].astype(engine.dtype, copy=False)
-    yield State(np.ascontiguousarray(basis), round=1, steps=1, exact=(X, G @ X), hidden=hidden)
+    if share is not None:
+        while (found := share.count((X * (G @ X)).sum(axis=0))) is None:  # so many are too few
+            count = min(4 * count, len(G))
+            X, hidden = _all_but_rest(G, count)
+        rank = found
+        X, hidden = _all_but_rest(G, min(rank + 1, len(G)))
+    basis = np.ascontiguousarray(X[:, :rank].astype(engine.dtype, copy=False))
+    yield State(basis, round=1, steps=1, rank=rank, exact=(X, G @ X), hidden=hidden)
 
 
-def tsqr(engine: Engine, rank: int) -> Iterator[State]:
+def tsqr(engine: Engine, rank: int, share: Share | None = None) -> Iterator[State]:
     """Right singular vectors of the R factor of all rows."""
     R = unpacked(engine.sum(LocalTriangle()).packed, engine.columns)
     _, sizes, Vt = svd(R)
+    rank = rank if share is None else share.count(np.square(sizes)) or len(sizes)
     basis = np.ascontiguousarray(Vt[:rank].T).astype(engine.dtype, copy=False)
-    yield FactoredState(basis, round=1, steps=1, sizes=sizes)
+    yield FactoredState(basis, round=1, steps=1, sizes=sizes, rank=rank)
 
 
 def _all_but_rest(G: Array, count: int) -> tuple[Array, float]:

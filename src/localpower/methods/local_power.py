@@ -103,6 +103,7 @@ class LocalPower(Method):
 
     about: ClassVar[str] = "the paper's Algorithm 1: local power steps between averages"
     iterates: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
     sends_probes: ClassVar[bool] = True
     planned: ClassVar[dict[str, Any]] = {"schedule": "halving"}
     compared: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"schedule": "halving"})
@@ -147,6 +148,7 @@ class PowerIteration(Method):
 
     about: ClassVar[str] = "distributed power iteration: one step a round"
     iterates: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
     sends_probes: ClassVar[bool] = True
     compared: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
@@ -206,7 +208,7 @@ def _iterate(
         schedule=schedule,
         align=align,
         align_at=align_at,
-        exact=start.tol > 0 or isinstance(schedule, Adaptive) or rounding is not None,
+        exact=start.watched or isinstance(schedule, Adaptive) or rounding is not None,
         rank=start.rank,
         doubt=start.doubt,
         rounding=rounding,

@@ -62,6 +62,7 @@ class _Ritz(Method):
     certifies: ClassVar[bool] = True
     sends_probes: ClassVar[bool] = True
     automatic: ClassVar[bool] = True
+    grows: ClassVar[bool] = True
     state_type: ClassVar[type[State]] = RitzState
     compared: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
@@ -94,6 +95,7 @@ class _Ritz(Method):
             wide=wide,
             doubt=start.doubt,
             rounding=start.rounding(self.wire, engine),
+            part=1.0 if start.share is None else start.share.part,
         )
 
 

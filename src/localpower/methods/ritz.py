@@ -35,6 +35,7 @@ from localpower.core.linalg import Array, svd
 from localpower.core.rounding import from_wire, to_wire
 from localpower.engines.base import Engine
 from localpower.methods.local_power import orthonormal, to_send
+from localpower.methods.ritz_grown import space_grown, start_grown
 from localpower.methods.rounding import Standing, WireRounding
 from localpower.methods.search import (
     MISSED,
@@ -66,7 +67,6 @@ class RitzState(SearchState):
     """
 
     start: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    rank: int = 0
     block: int = 0
     values: Array = field(default_factory=lambda: np.zeros(0))
     residuals: Array = field(default_factory=lambda: np.zeros((0, 0)))
@@ -97,6 +97,13 @@ class RitzState(SearchState):
         """
         return Ritz(self.values, self.residuals, self.gram) if self.values.size else None
 
+    def grown(self, rank: int, width: int, rng: np.random.Generator) -> RitzState:
+        """Take more or fewer Ritz vectors; random columns join a space that has too few."""
+        state = replace(self, rank=rank, block=max(1, self.block + rank - self.rank))
+        if not self.space.shape[1]:
+            return start_grown(state, width, max(width, MERGED * rank), rng)
+        return space_grown(state, width, rng, _settled)
+
 
 def local_ritz(
     engine: Engine,
@@ -109,6 +116,7 @@ def local_ritz(
     wide: int = 0,
     doubt: Doubt | None = None,
     rounding: WireRounding | None = None,
+    part: float = 1.0,
 ) -> Iterator[RitzState]:
     """Run LocalRitz from `state` for `rank` vectors and yield the state after every round.
 
@@ -132,10 +140,13 @@ def local_ritz(
         When to send probes; by default never.
     rounding : WireRounding, optional
         How messages are rounded.
+    part : float
+        Below 1, the share of its squares for which a shard sends eigenpairs, if those are fewer.
     """
     if not isinstance(state, RitzState):
         if start == "merged":
-            state = merged(engine, state.basis, rank, wide or MERGED * rank, doubt, rounding)
+            first = state.basis
+            state = merged(engine, first, rank, wide or MERGED * rank, doubt, rounding, part)
             yield state
         else:
             nothing = np.zeros((engine.columns, 0))
@@ -178,12 +189,13 @@ def merged(
     wide: int,
     doubt: Doubt | None,
     rounding: WireRounding | None,
+    part: float = 1.0,
 ) -> RitzState:
     """Merge what shards find alone; fill up with random columns where that is too little."""
     d, width = random.shape
     wide = min(max(wide, width), d)
     reply = "" if rounding is None else "float32"  # fewer digits would cost the proof
-    total = engine.sum(LeadingFactor(wide, 2 * wide, reply)).cut(wide)
+    total = engine.sum(LeadingFactor(wide, 2 * wide, reply, part, MERGED)).cut(wide)
     U, sizes, _ = svd(total.factor.astype(np.float64, copy=False))
     kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())
     F, hidden = U[:, :kept], total.rest + float(np.square(sizes[kept:]).max(initial=0.0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,8 @@ class Columns:
     `noise` bounds what the rounding of the mean may do to ``AᵀA`` of these rows, in the spectral
     norm; 0 where that is less than other rounding. `far` tells whether means are so large that
     sparse rows have to be shifted entry by entry where columns are nearly full, and `loss` what a
-    sparse row adds to the noise as other columns are not.
+    sparse row adds to the noise as other columns are not. `parts` (d,) are the squared deviations
+    of each column.
     """
 
     shift: Array | None
@@ -75,6 +76,12 @@ class Columns:
     noise: float = 0.0
     far: bool = False
     loss: float = 0.0
+    parts: Array = field(default_factory=lambda: np.zeros(0))
+
+    def diagonal(self, rows: int) -> Array:
+        """Sums of the squares of each column of the rows so transformed."""
+        squares: Array = self.parts + rows * np.square(self.mean)
+        return squares
 
     def trace(self, rows: int) -> float:
         """Sum of the squares of all entries of the rows so transformed."""
@@ -127,6 +134,7 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
         noise=noise if noise > eps * squares.max(initial=0.0) else 0.0,
         far=far,
         loss=loss,
+        parts=squares,
     )
 
 

@@ -53,7 +53,7 @@ class SearchState(State):
         Vectors with large residuals say little where eigenvalues outside are nearly as large.
         """
         found = self.ritz()
-        if doubt is None or found is None or not self.space.shape[1]:
+        if doubt is None or found is None or not rank <= self.space.shape[1]:
             return self
         values, turn = self.turn()
         last, count = float(found.values[rank - 1]), len(values)

@@ -8,14 +8,22 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from localpower.core.certificate import Certificate, Known, Ritz, certify, ritz_turn
+from localpower.core.certificate import (
+    Certificate,
+    Known,
+    Ritz,
+    certify,
+    ritz_turn,
+)
 from localpower.core.evidence import Probes, draw
-from localpower.core.linalg import Array
+from localpower.core.linalg import Array, orth
+from localpower.core.share import Reach, Share
 
 RIPE = 0.1  # residual of the last vector, of its value, from which on probes are drawn
 BETTER, LONG = 3, 1  # how much larger a base is better, where probes of this degree told nothing
 MOST_DRAWS = 8  # probes that follow others which told nothing, as their base was poor
 RESTING = 0.5  # of the chance that is allowed: with so little, probes need not be sent
+SPARE = 2  # times the columns that a rank needs: more are dropped where it turns out to be smaller
 LARGER = 1e-3  # how much larger than what is known a direction is that was missed
 
 
@@ -46,8 +54,8 @@ class State:
     `hidden` bounds the eigenvalues outside of the search space. `probes` tell the chance of there
     being a large one outside of their `base`, a basis and its image. `joined` is `exact` with that,
     and with its own noises: it has all of the base but for a little, in which as much as `lacking`
-    may hide. `draws` counts
-    probes; while they are `resting` they are not sent.
+    may hide. `draws` counts probes; while they are `resting` they are not sent. `rank` is how many
+    vectors are asked for now, where a share is what the run wants; else it may be 0.
     """
 
     basis: Array
@@ -64,6 +72,7 @@ class State:
     lacking: float = 0.0
     draws: int = 0
     resting: bool = False
+    rank: int = 0
     PROBES: ClassVar[int] = 2  # columns: few, where there are many rounds
     ordered: ClassVar[bool] = False  # whether `basis` has Ritz vectors, the leading ones first
 
@@ -81,19 +90,46 @@ class State:
     ) -> Certificate | None:
         """What is known of the leading vectors, for one who wants `tol` with that `certainty`."""
         found = self.ritz()
-        if found is None:
+        if found is None or found.residuals.shape[1] < rank:
             return None
+        return certify(found, rank, self._more(found, known, rank), tol, certainty)
+
+    def reach(self, share: Share, rank: int, known: Known, certainty: float) -> Reach | None:
+        """What is known of the share that `rank` vectors reach, and of one vector fewer."""
+        found = self.ritz()
+        if found is None or len(found.values) < rank:
+            return None
+        return share.judge(found, rank, self._more(found, known, rank), certainty)
+
+    def _more(self, found: Ritz, known: Known, rank: int) -> Known:
+        """What the state knows of the matrix besides."""
         passing, blur = self.rounding_errors(rank)
         chance = None if self.probes is None else self.chance
-        more = replace(
+        return replace(
             known,
-            passing=passing,
+            passing=float(passing),
             blur=blur,
             hidden=self.hidden,
             chance=chance,
             covered=() if chance is None else tuple(self.covered(found)),
         )
-        return certify(found, rank, more, tol, certainty)
+
+    def grown(self, rank: int, width: int, rng: np.random.Generator) -> Self:
+        """Go on with another `rank`, and with random columns besides if a basis needs them."""
+        more = width - self.basis.shape[1]
+        if more <= 0 and self.basis.shape[1] <= SPARE * width:
+            return replace(self, rank=rank)
+        known, noises = None, self.noises[:0]
+        if more > 0:
+            basis = widened(self.basis, more, rng)
+        else:
+            basis = np.ascontiguousarray(self.basis[:, : SPARE * width])
+            if self.told is not None:
+                turn = self.turn()[1]
+                known = self.told[0] @ turn, self.told[1] @ turn
+                noises = self._noises @ np.abs(turn) if self._noises.size else noises
+        again = replace(self, basis=basis, rank=rank, exact=known, noises=noises)
+        return replace(again, reference=None, joined=None)
 
     def turn(self) -> tuple[Array, Array]:
         """All Ritz values, and what turns the basis that is told of to the Ritz vectors."""
@@ -101,13 +137,17 @@ class State:
         X, image = self.told
         return ritz_turn(X.T @ image)
 
+    @property
+    def _noises(self) -> Array:
+        return self.noises if self.joined is None else self.joined[2]
+
     def rounding_errors(self, rank: int) -> tuple[float, float]:
         """What rounding for the wire did to the image of the leading vectors, and to B for all.
 
         The image of all is the exact one of a symmetric matrix that is so far from B, at most, in
         the Frobenius norm: each entry of the projected matrix counts twice.
         """
-        noises = self.noises if self.joined is None else self.joined[2]
+        noises = self._noises
         if not noises.any():
             return 0.0, 0.0
         lead = turned_noises(noises, self.turn()[1][:, :rank])
@@ -188,3 +228,10 @@ def turned_noises(noises: Array, turn: Array) -> Array:
     squares = np.square(noises)
     mirrored: Array = np.sqrt((np.cumsum(squares) - squares).clip(0.0) @ np.square(turn))
     return np.abs(turn).T @ noises + mirrored
+
+
+def widened(basis: Array, more: int, rng: np.random.Generator) -> Array:
+    """A basis with random columns behind its own."""
+    random = rng.standard_normal((len(basis), more))
+    wide: Array = orth(np.hstack([basis.astype(np.float64), random]))
+    return np.ascontiguousarray(wide).astype(basis.dtype, copy=False)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from localpower.core.text import duration, html_table, power, size
-from localpower.show import charts, summary, svg
+from localpower.show import charts, shares, summary, svg
 from localpower.show.chart import Chart
 from localpower.show.rows import Rows, Scores, Unlike, look
 from localpower.show.summary import SHOWN, weight
@@ -82,6 +82,8 @@ def _head(result: Result) -> str:
     found = summary.verdict(result)
     kind = "principal components" if run.get("center") else "singular vectors"
     advice = f"<p><b>What to change:</b> {escape(found.advice)}</p>" if found.advice else ""
+    asked, text = shares.asked_share(run), shares.reach_text(result)
+    share = f'<p id="share">{escape(text[:1].upper() + text[1:])}.</p>' if text else ""
     at_once = (run.get("timeline") or {}).get("at_once")
     seconds = sum(record.seconds for record in result.history)
     facts = {
@@ -91,7 +93,7 @@ def _head(result: Result) -> str:
             f"{'scaled by ' + str(run['scale']) if run.get('scale') else 'not scaled'}",
         ),
         "Asked for": (
-            f"{run.get('rank')} {kind}",
+            f"{kind} that explain {asked}" if asked else f"{run.get('rank')} {kind}",
             f"to a sine of {power(run['tol'])}{_certainty(run)}"
             if run.get("tol")
             else "without a tolerance",
@@ -121,7 +123,7 @@ def _head(result: Result) -> str:
         f"<header><h1>{_count(run, 'rank')} {kind} of {_count(run, 'rows')} rows</h1>"
         f'<p class="soft">A run of localpower, {escape(str(run.get("method")))}</p></header>\n'
         f'<div class="verdict {found.mood}" id="verdict"><strong>{escape(found.title)}</strong>'
-        f"<p>{_text(found.text)}</p>{advice}</div>\n"
+        f"<p>{_text(found.text)}</p>{share}{advice}</div>\n"
         f'<dl class="facts">{listed}</dl>'
     )
 

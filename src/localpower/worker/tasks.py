@@ -372,18 +372,26 @@ class ProjectRows(Task[Product]):
 class LeadingFactor(Task[LowRank]):
     """The shard's own leading `width` eigenpairs, ``V_i Λ_i^{1/2}``, and a bound of what is left.
 
-    Sums keep `most` columns. `reply` is the type that the factor is rounded to, if to any.
+    Sums keep `most` columns. `reply` is the type that the factor is rounded to, if to any. Of a
+    `part` of the shard's squares, `times` as many pairs are enough as explain that.
     """
 
     width: int
     most: int
     reply: str = ""
+    part: float = 1.0
+    times: int = 1
 
     def shapes(self, rows: int, columns: int) -> Shapes:
         return {"factor": (columns, None)}
 
     def __call__(self, matrix: LocalMatrix) -> LowRank:
         factor, rest = matrix.leading_factor(self.width)
+        if self.part < 1:
+            squares = np.square(factor, dtype=np.float64).sum(axis=0)
+            enough = np.searchsorted(np.cumsum(squares), self.part * matrix.trace(), "right") + 1
+            rest += float(squares[self.times * enough :][:1].sum())
+            factor = np.ascontiguousarray(factor[:, : self.times * enough])
         if self.reply:  # ‖FFᵀ - F'F'ᵀ‖ where F' is F, each entry rounded
             unit, size = UNITS[self.reply], float(np.linalg.norm(factor))
             rest += unit * size * (2 * float(np.linalg.norm(factor, 2)) + unit * size)
