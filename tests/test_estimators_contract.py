@@ -350,3 +350,24 @@ def test_whitened_models_are_saved_and_cloned():
     assert again.score(X) == model.score(X)
     assert clone(again).get_params() == model.get_params()
     assert not hasattr(clone(again), "noise_variance_")
+
+
+def test_rows_of_a_cluster_stay_there_whatever_is_asked_for():
+    arrays, distributed = pytest.importorskip("dask.array"), pytest.importorskip("distributed")
+    rows = arrays.from_array(X, chunks=(50, 10))
+    settings = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.Client(processes=False, **settings) as client:
+        for options in (
+            {"whiten": True},
+            {"svd_solver": "randomized"},
+            {"svd_solver": "arpack"},
+            {"n_components": "mle"},
+            {"n_components": 0.9},
+        ):
+            model = lp.PCA(**{"n_components": 3} | options, engine=client, random_state=0).fit(rows)
+            same = lp.PCA(**{"n_components": 3} | options, random_state=0).fit(X)
+            assert model.result_.run["held"]
+            assert not same.result_.run["held"]
+            assert model.noise_variance_ == pytest.approx(same.noise_variance_)
+            np.testing.assert_allclose(model.components_, same.components_, atol=1e-7)
+            np.testing.assert_allclose(model.transform(X), same.transform(X), atol=1e-6)
