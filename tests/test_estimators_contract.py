@@ -102,6 +102,25 @@ def test_the_most_probable_dimension_of_a_spectrum_with_ties_or_zeros(values, ex
         assert most_probable(np.array(values), 100) == expected
 
 
+@pytest.mark.parametrize("asked", [0.9, "mle"])
+def test_what_is_certified_of_counted_components_is_about_these(asked):
+    far = with_spectrum(200, 0.3 ** np.arange(8), seed=1)
+    for rows in (far, (far + 1000).astype(np.float32)):
+        result = lp.PCA(asked, random_state=0).fit(rows).result_
+        expected = lp.pca(rows, result.run["rank"], SOLVERS["full"], rng=0)
+        assert result.certificate.angle == pytest.approx(expected.certificate.angle, rel=1e-3)
+        assert result.certificate.gap == pytest.approx(expected.certificate.gap, rel=1e-3)
+        assert len(result.residuals) == result.run["rank"]
+        assert result.history[-1].angle == result.certificate.angle
+        assert result.run["why"] == f"n_components={asked!r} needs all eigenvalues"
+        again = eval(result.run["call"], {"localpower": lp, "data": rows})
+        np.testing.assert_array_equal(again.components, expected.components)
+        assert str(result).splitlines()[2:4] == str(expected).splitlines()[2:4]
+    with pytest.raises(ValueError, match=r"needs all eigenvalues.*leave out method=dpi"):
+        lp.PCA(asked, method="dpi").fit(far)
+    assert lp.PCA(0, method="dpi").fit(far).n_components_ == 0
+
+
 def test_shares_are_exceeded_as_in_scikit_learn():
     ratios = lp.PCA().fit(IRIS).explained_variance_ratio_
     model = lp.PCA(float(ratios[:2].sum())).fit(IRIS)

@@ -13,12 +13,15 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from localpower.api import svd
+from localpower.core.certificate import Certificate, Known
 from localpower.core.checks import one_of, whole
 from localpower.core.linalg import Array
 from localpower.data.readers.frames import is_frame
 from localpower.data.source import is_ours
 from localpower.engines.registry import is_shared, name_of
+from localpower.iteration import plain
 from localpower.methods import Auto, Method, method_from
+from localpower.methods.exact import FactoredState
 from localpower.methods.solvers import SOLVERS
 from localpower.planning import tolerance
 from localpower.result import Result
@@ -39,10 +42,14 @@ def keep_arguments(estimator: Any, arguments: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The rank of a run, and how many of its components are kept where all are needed to tell."""
+    """The rank of a run, and how many of its components are kept, if not all.
+
+    `needs_all` says that this is told by all eigenvalues.
+    """
 
     of: Callable[[int, int], int]
     kept: Callable[[Result], int] | None = None
+    needs_all: bool = False
 
 
 class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -77,13 +84,15 @@ class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
             center=self._center,
             rng=self._seed(),
             progress=bool(self.verbose),
-            **self._solved_by(solver, X, all_values=rank.kept is not None),
+            **self._solved_by(solver, X, all_values=rank.needs_all),
             **{name: getattr(self, name) for name in PASSED_ON},
         )
-        if rank.kept is not None:
-            result = leading(result, rank.kept(result))
+        if rank.kept is not None and (count := rank.kept(result)) < result.run["rank"]:
+            result = leading(result, count)
         run = dict(result.run)
-        if solver != "auto":
+        if rank.needs_all:
+            run["why"] = f"n_components={self.n_components!r} needs all eigenvalues"
+        elif solver != "auto":
             run["why"] = f"{self._solver}={solver!r}"
         names = getattr(self, "feature_names_in_", ())  # the array that was checked has none
         if 0 < len(names) <= MOST_NAMES:
@@ -179,7 +188,12 @@ class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _solved_by(self, solver: str, X: Any, all_values: bool) -> dict[str, Any]:
         """The method, tolerance and rounds that stand for a solver of scikit-learn."""
         plain = {"method": self.method, "tol": self.tol, "max_rounds": self.max_rounds}
-        if solver == "auto" and all_values and isinstance(method_from(self.method), Auto):
+        if all_values:
+            if not isinstance(method_from(self.method), Auto):
+                raise ValueError(
+                    f"n_components={self.n_components!r} needs all eigenvalues, for which a method "
+                    f"is chosen: leave out method={self.method}, or give a number of components"
+                )
             solver = "full"
         if solver == "auto":
             return plain
@@ -290,16 +304,36 @@ class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
 
 
 def leading(result: Result, count: int) -> Result:
-    """A result with its first components alone."""
+    """The first components of a result that has all of them, and what is certified of these."""
     run = {**result.run, "rank": count}
-    if run.get("certificate") is not None:
-        residuals = run["certificate"]["residuals"][:count]
-        run["certificate"] = {**run["certificate"], "residuals": residuals}
+    if count:
+        found = _certificate(result, count)
+        run["certificate"] = plain(found)
+        before, comma, after = run["call"].rpartition(f", {result.run['rank']},")
+        run["call"] = f"{before}, {count},{after}" if comma else run["call"]
+        known = {name: getattr(found, name) for name in ("angle", "residual", "proven", "p")}
+    else:
+        known = {}
     return replace(
         result,
         components=result.components[:count],
         singular_values=result.singular_values[:count],
         explained_variance=result.explained_variance[:count],
         explained_variance_ratio=result.explained_variance_ratio[:count],
+        history=tuple(replace(record, **known) for record in result.history),
         run=run,
     )
+
+
+def _certificate(result: Result, count: int) -> Certificate:
+    """What all singular values, and the noise that the residuals of all tell of, say of some."""
+    sizes = result.singular_values.astype(np.float64)
+    eps = float(np.finfo(result.singular_values.dtype).eps)
+    state = FactoredState(result.basis, sizes=sizes)
+    exact = state.certificate(len(sizes), Known(len(sizes), 0.0, eps), 0.0, 0.0)
+    assert exact is not None
+    assert result.residuals is not None
+    noise = float(result.residuals[0] - exact.residuals[0]) * float(sizes[0]) ** 2
+    found = state.certificate(count, Known(len(sizes), 0.0, eps, max(noise, 0.0)), 0.0, 0.0)
+    assert found is not None
+    return found

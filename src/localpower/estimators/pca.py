@@ -39,7 +39,8 @@ class PCA(Decomposition):
     n_components : int, float, "mle" or None
         How many; a number between 0 and 1 asks for as many as explain more than that share of the
         variance, and ``"mle"`` for the most probable number by Minka's rule. By default
-        ``min(n_samples, n_features)``. Shares and ``"mle"`` need all eigenvalues.
+        ``min(n_samples, n_features)``. Shares and ``"mle"`` need all eigenvalues, which
+        ``svd_solver="full"`` finds.
     whiten : bool
         Divide scores by their standard deviation. As in scikit-learn, `get_covariance` and
         `score` then count each component with its variance once more.
@@ -206,15 +207,17 @@ class PCA(Decomposition):
             return Rank(
                 _all_columns,
                 lambda result: most_probable(result.explained_variance, result.run["rows"]),
+                needs_all=True,
             )
         if exact and isinstance(wanted, float | np.floating) and 0 < wanted < 1:
             share = float(wanted)
             return Rank(
                 self._default_rank,
                 lambda result: for_share(result.explained_variance_ratio, share),
+                needs_all=True,
             )
         if exact and wanted == 0 and not isinstance(wanted, bool):
-            return Rank(lambda rows, columns: 1, lambda result: 0)
+            return Rank(lambda rows, columns: 1, lambda result: 0)  # the mean alone
         return super()._rank_for(wanted)
 
     def _least(self) -> int:
