@@ -332,6 +332,7 @@ class Run:
         """Put everything together, in the type of the data."""
         how, dtype, center = self.columns, self.source.dtype, self.asked.center
         ratio, variance = explained(found, how, self.source.rows, center)
+        self.run["variance"] = float(variance[0] / ratio[0]) if ratio[0] > 0 else 0.0  # the total
         if center and self.asked.scale is None:
             hint_units(self.source.tables[0].names, ratio, found.V, self.deviations)
 
