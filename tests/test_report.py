@@ -235,7 +235,7 @@ def test_odds_are_rounded_down_to_two_digits_and_never_promise_more_than_p():
 def test_every_method_has_a_page(method):
     result = lp.pca(A, 2, method=method, workers=3, rng=0)
     tags = Tags(report.page(result))
-    assert tags.found.count("section") == 8
+    assert tags.found.count("section") == 9
     assert "shards on threads" in report.page(result)
 
 

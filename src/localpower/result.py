@@ -24,6 +24,7 @@ from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.methods.scaling import dividing
 from localpower.show import figures, report, summary
+from localpower.show.history import History
 from localpower.stopping import REASONS
 from localpower.worker import wire
 from localpower.worker.local_matrix import LocalMatrix
@@ -59,9 +60,9 @@ class Result:
         Variance of the data along each component, and as a share of the total variance. Divided
         by n - 1 if centred (as scikit-learn's PCA), else by n (as its TruncatedSVD).
     history : tuple of Record
-        One record per round of the method.
+        One record per round of the method; prints as a table, and has `to_frame`.
     ledger : Ledger
-        Everything that was communicated, in all phases.
+        Everything that was communicated, in all phases; likewise.
     run : dict
         What was asked and on what: options, seed, shape, versions.
     """
@@ -74,9 +75,13 @@ class Result:
     scale: Array | None
     explained_variance: Array
     explained_variance_ratio: Array
-    history: tuple[Record, ...]
+    history: History
     ledger: Ledger
     run: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if type(self.history) is tuple:  # as it comes from another process
+            object.__setattr__(self, "history", History(self.history))
 
     @property
     def residuals(self) -> Array | None:
@@ -134,7 +139,7 @@ class Result:
 
     def _more(self) -> list[str]:
         more = len(self.singular_values) - MOST_SHOWN
-        return [f"and {more} components more"] if more > 0 else []
+        return [f"and {more} more component{'s' * (more > 1)}"] if more > 0 else []
 
     def _about(self) -> list[str]:
         """What was run on what, what that moved, and what is known of the answer."""
@@ -142,10 +147,11 @@ class Result:
         k, d = self.components.shape
         what = [
             f"{run.get('method', 'svd')}: rank {k} of {run.get('rows', '?')} x {d} "
-            f"{self.components.dtype} in {run.get('workers', '?')} shards, {rounds} "
-            f"round{'s' * (rounds != 1)}, seed {run.get('seed')}",
-            f"moved {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
-            f"{ledger.messages} messages, set-up and factors included",
+            f"{self.components.dtype} in {run.get('workers', '?')} "
+            f"shard{'s' * (run.get('workers') != 1)}, seed {run.get('seed')}",
+            f"{rounds} round{'s' * (rounds != 1)} of the method, {ledger.rounds} with set-up and "
+            f"factors: {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
+            f"{ledger.messages} messages",
             *self._certificate(),
         ]
         chosen = run.get("why", "asked for")
@@ -221,17 +227,34 @@ class Result:
 
     def report(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         data: Any = None,
         *,
         grid: tuple[int, int] | None = None,
-    ) -> Path:
+        color: Any = None,
+        ids: Any = None,
+    ) -> Any:
         """Write the page of the run to `path`: one HTML file that needs no network.
 
         It tells what was asked and what came out, what the certificate means, how the run
-        converged, variance, components, where the time went, faults, and how to do it again. The
-        `data` that were fitted, if given, add scores and how much shards differ; `grid` lays
-        columns out as images, (rows, columns), which a square number of them is by default.
+        converged, variance, components, where the time went, faults, and how to do it again.
+        Without a `path`, the page is returned, and a notebook shows it.
+
+        Parameters
+        ----------
+        path : path, optional
+            An ``.html`` file.
+        data : optional
+            The rows that were fitted. They add scores, and how much shards differ.
+        grid : (int, int), optional
+            Rows and columns of images, where columns of the data are pixels. A square number of
+            columns without names is laid out as a square by default.
+        color : str, int or array_like, optional
+            What scores are coloured by: the name of a column of the data, fitted or not, or one
+            value for each row. By default the labels that `read` set aside.
+        ids : str, int or array_like, optional
+            What rows are called when you point at them; like `color`. By default the index of a
+            pandas frame, or the number of the row.
 
         Examples
         --------
@@ -241,18 +264,24 @@ class Result:
         ...     lp.pca(X, 2, rng=0).report(pathlib.Path(folder, "run.html"), X).name
         'run.html'
         """
-        return report.write(self, path, data, grid)
+        return report.write(self, path, data, grid, color, ids)
 
     def plot(
-        self, kind: str | None = None, data: Any = None, *, grid: tuple[int, int] | None = None
+        self,
+        kind: str | None = None,
+        data: Any = None,
+        *,
+        grid: tuple[int, int] | None = None,
+        color: Any = None,
+        ids: Any = None,
     ) -> Any:
         """Draw pictures of the page as a matplotlib ``Figure``, which has `savefig`.
 
-        `kind` is ``"convergence"``, ``"variance"``, ``"components"``, ``"scores"``, ``"shards"``
-        or ``"timeline"``; by default all for which there is something to draw. `data` and `grid`
-        are those of `report`.
+        `kind` is ``"convergence"``, ``"variance"``, ``"components"``, ``"scores"``, ``"biplot"``,
+        ``"shards"`` or ``"timeline"``; by default all for which there is something to draw. The
+        other arguments are those of `report`. A notebook shows the figure by itself.
         """
-        return figures.plot(self, kind, data, grid)
+        return figures.plot(self, kind, data, grid, color, ids)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the directory `path`: ``model.npz`` and ``run.json``.
@@ -303,7 +332,7 @@ class Result:
             _check_arrays(arrays)
             return cls(
                 **{name: arrays.get(name) for name in ARRAY_FIELDS},  # type: ignore[arg-type]
-                history=tuple(Record(**record) for record in readable["history"]),
+                history=History(Record(**record) for record in readable["history"]),
                 ledger=Ledger(tuple(Round(**record) for record in readable["ledger"])),
                 run=dict(readable["run"]),
             )

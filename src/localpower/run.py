@@ -35,6 +35,7 @@ from localpower.options import Budget, Checkpoint, Faults
 from localpower.planning import problem_of, tolerance
 from localpower.progress import Goal, Progress
 from localpower.result import Result
+from localpower.show.history import History
 from localpower.stopping import Outcome, StoppingRule, conclude, good_enough
 from localpower.version import __version__
 from localpower.worker.shard import EngineBlock, Shard, is_sparse
@@ -323,7 +324,7 @@ class Run:
             scale=exactly(how.scale),
             explained_variance=cast(variance),
             explained_variance_ratio=cast(ratio),
-            history=self.outcome.history,
+            history=History(self.outcome.history),
             ledger=self.engine.ledger,
             run=self.run,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -86,16 +87,33 @@ def grid_of(result: Result, grid: tuple[int, int] | None) -> tuple[int, int] | N
 
 
 def column_names(result: Result) -> list[str]:
-    """Names of the columns, or their numbers from 0."""
+    """Names of the columns in full, or their numbers from 0."""
     names, d = result.run.get("names"), result.components.shape[1]
     if names is not None and len(names) == d:
-        return [shortened(str(name)) for name in names]
+        return [str(name) for name in names]
     return [f"column {number}" for number in range(d)]
 
 
-def shortened(name: str) -> str:
-    """A name as much as is shown of it."""
-    return name if len(name) <= LONG else f"{name[: LONG - 1]}…"
+def shortened(name: str, most: int = LONG) -> str:
+    """Both ends of a name that is too long.
+
+    Examples
+    --------
+    >>> shortened("temperature of the inner wall", 15)
+    'tempera…er wall'
+    """
+    tail = (most - 1) // 2
+    return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[len(name) - tail :]}"
+
+
+def distinct(names: Sequence[str], most: int = LONG) -> list[str]:
+    """Names that are short enough; long ones that would be the same have their number, too."""
+    short = [shortened(name, most) for name in names]
+    counts, found = Counter(short), []
+    for number, (name, ends) in enumerate(zip(names, short, strict=True)):
+        tag = f" [{number}]" if len(name) > most and counts[ends] > 1 else ""
+        found.append(shortened(name, most - len(tag)) + tag)
+    return found
 
 
 def shares(result: Result) -> tuple[Array, Array]:
