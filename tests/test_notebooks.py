@@ -180,7 +180,7 @@ def test_columns_of_the_data_name_colours_and_ids(named, kind, tmp_path):
         data = tmp_path / "trees.parquet"
     page = result.report(data=data, color="kind", ids="tag").html
     assert "<title>tree-7\nkind: elm</title>" in page
-    assert "Colours are those of kind." in page
+    assert "Coloured by kind." in page
     by_feature = result.report(data=data, color="x3").html
     assert f"x3: {A[7, 3]}</title>" in by_feature
     with pytest.raises(ValueError, match="color='sort': the data have no such column"):
@@ -194,9 +194,9 @@ def test_values_name_colours_and_ids_and_a_frame_its_own(named):
     assert "<title>tree-7</title>" in result.report(data=indexed).html
     assert "<title>row 7</title>" in result.report(data=x.to_numpy()).html
     page = result.report(data=x, color=frame["kind"], ids=frame["tag"].tolist()).html
-    assert "<title>tree-7\ncolor: elm</title>" in page
+    assert "<title>tree-7\nelm</title>" in page
     left = lp.pca(x, 2, rng=0, return_u=True)
-    assert "<title>row 7\ncolor: elm</title>" in left.report(color=frame["kind"]).html
+    assert "<title>row 7\nelm</title>" in left.report(color=frame["kind"]).html
     with pytest.raises(ValueError, match=r"color has shape \(5,\) where there are 300 rows"):
         result.plot("scores", x, color=range(5))
     with pytest.raises(ValueError, match=r"color='kind' tells of rows.*give data="):

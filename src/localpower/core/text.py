@@ -51,7 +51,7 @@ def unit_of(most: float, units: Mapping[str, float]) -> tuple[str, float]:
 
 def power(value: float) -> str:
     """A number such as a tolerance, as people write it: 1e-8."""
-    return f"{value:g}".replace("e-0", "e-")
+    return f"{value:.3g}".replace("e-0", "e-")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

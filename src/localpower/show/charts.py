@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from localpower.result import Result
 
 TOLD = 42  # characters, with blanks to the longest, of names that fit below a picture
+CELLS = 120  # columns of a picture of weights, which are seen on a small screen
+FLAT = 0.1  # share of the height below which bars are not seen
+LEAST = 1e-6  # share of the largest, where smaller ones are drawn
 FLOOR = 1e-17  # where an error of zero is drawn
 AGAINST = {
     "rounds": ("rounds", None),
@@ -101,12 +104,17 @@ def variance(result: Result, rows: Rows | None = None) -> Chart:
              "so far")
         for i in shown.tolist()
     ]  # fmt: skip
-    series = [
-        Series("bars", shown + 1, share[shown], "blue", "of one component"),
-        Series("line", shown + 1, total[shown], "orange", "of all so far", "--"),
-    ]
-    y = linear(0.0, 1.05 * float(total[-1]), "share of the variance, %")
-    return Chart("Variance", numbered(1, len(share), "component"), y, series, marks)
+    x, marked = numbered(1, len(share), "component"), evenly(len(shown), 9)
+    if share.max() >= FLAT * total[-1]:
+        one = Series("bars", shown + 1, share[shown], "blue", "of one component")
+        y = linear(0.0, 1.05 * float(total[-1]), "share of the variance, %")
+    else:
+        seen = np.maximum(share[shown], LEAST * share.max())
+        one = Series("line", shown + 1, seen, "blue", "of one component", every=marked)
+        title = "share of the variance, %, logarithmic"
+        y = logarithmic([*seen, total[-1]], title, lambda value: f"{value:g}")
+    line = Series("line", shown + 1, total[shown], "orange", "of all so far", "--", every=marked)
+    return Chart("Variance", x, y, [one, line], marks)
 
 
 def components(result: Result, rows: Rows | None = None) -> Chart:
@@ -114,12 +122,12 @@ def components(result: Result, rows: Rows | None = None) -> Chart:
     V = np.asarray(result.components[:SHOWN], dtype=np.float64)
     names = distinct(summary.column_names(result))
     k, d = V.shape
-    parts = np.array_split(np.arange(d), min(d, MOST_DRAWN))
+    parts = np.array_split(np.arange(d), min(d, CELLS))
     heaviest = np.array([[part[np.abs(v[part]).argmax()] for part in parts] for v in V])
     shown = np.take_along_axis(V, heaviest, axis=1)
     many = f", the heaviest of each {len(parts[0])} side by side" if d > len(parts) else ""
     places = [(t * len(parts) / d, f"{t:,}") for t in counts(0, d - 1)]
-    if d * max(map(len, names)) <= TOLD:
+    if d * (max(map(len, names)) + 1) <= TOLD:
         places = list(enumerate(names))
     marks = [
         Mark(

@@ -81,6 +81,8 @@ def plot(
     rows = look(result, data, points or "shards" in wanted, points, color, ids)
     found = {name: CHARTS[name](result, rows) for name in wanted}
     drawn = {name: chart for name, chart in found.items() if isinstance(chart, Chart)}
+    if kind is None and "convergence" in drawn and len(drawn["convergence"].marks) == 1:
+        drawn.pop("convergence")  # one point says nothing of how a run converged
     if not drawn:
         raise ValueError(f"kind={kind!r}: {found[wanted[0]]}")
     columns = min(len(drawn), 2)

@@ -284,7 +284,8 @@ def _scores(result: Result, rows: Rows) -> str:
         return _missing("scores", "Scores", str(chart))
     drawn = "all" if len(found.points) == found.of else f"{len(found.points):,}, evenly drawn, of"
     text = f"Rows on the first components: {drawn} {found.of:,} rows. "
-    text += "" if found.groups is None else f"Colours are those of {found.by}. "
+    if found.groups is not None:
+        text += f"Coloured by {found.by or 'the values given'}. "
     text += "Point at a row to see which it is."
     return _section("scores", "Scores", _soft(text) + svg.key(chart) + svg.draw(chart, "square"))
 

@@ -66,7 +66,7 @@ class Unlike:
 class Scores:
     """Points of the first two components, and which are of the shard that stands out.
 
-    `ids` say which rows they are; `groups` is what they are coloured by, which is called `by`.
+    `ids` say which rows they are; `groups` is what they are coloured by, and `by` its name.
     """
 
     points: Array
@@ -134,17 +134,14 @@ def _from_left(result: Result, color: Any, ids: Any) -> Scores | None:
     points = result.U[some][:, :2].astype(np.float64) * result.singular_values[:2]
     called = [f"row {i}" for i in some] if ids is None else one_each(ids, "ids", n)[some]
     groups = None if color is None else one_each(color, "color", n)[some]
-    return Scores(
-        _flat(points, some), n, np.zeros(len(some), bool), [*map(str, called)], groups, "color"
-    )
+    return Scores(_flat(points, some), n, np.zeros(len(some), bool), [*map(str, called)], groups)
 
 
 def _scores(sample: Sample, marked: NDArray[np.bool_], color: Any, ids: Any) -> Scores:
     points = sample.result.transform(sample.pieces())[:, :2].astype(np.float64)
-    known, groups = sample.source.labels, sample.values(color, "color")
-    if color is None and known is not None:
-        groups = known[sample.some]
-    by = str(color) if is_name(color) else "label" if color is None else "color"
+    by, groups = str(color) if is_name(color) else "", sample.values(color, "color")
+    if color is None and (known := sample.source.labels) is not None:
+        by, groups = "label", known[sample.some]
     flat = _flat(points, sample.some)
     return Scores(flat, sample.source.rows, marked, sample.ids(ids), groups, by)
 

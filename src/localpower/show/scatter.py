@@ -45,7 +45,7 @@ def scores(result: Result, rows: Rows) -> Chart | str:
     limits = [_limits(values) for values in found.points[_finite(found)].T]
     x, y = (linear(*ends, title) for ends, title in zip(limits, titles, strict=True))
     some = "" if len(found.points) == found.of else f", {len(found.points):,} of {found.of:,} rows"
-    by = "" if found.groups is None else f", coloured by {summary.shortened(found.by, NAMED)}"
+    by = f", coloured by {summary.shortened(found.by, NAMED)}" if found.by else ""
     return Chart(f"Scores{some}{by}", x, y, _clouds(rows, found, tips=True))
 
 
@@ -67,7 +67,7 @@ def _clouds(rows: Rows, found: Scores, tips: bool) -> list[Series]:
 
 
 def _row_told(found: Scores, i: int) -> str:
-    told = [] if found.groups is None else [f"{found.by}: {found.groups[i]}"]
+    told = [] if found.groups is None else [f"{found.by}: {found.groups[i]}".removeprefix(": ")]
     return "\n".join([found.ids[i], *told])
 
 

@@ -107,13 +107,37 @@ def shortened(name: str, most: int = LONG) -> str:
 
 
 def distinct(names: Sequence[str], most: int = LONG) -> list[str]:
-    """Names that are short enough; long ones that would be the same have their number, too."""
+    """Names that are short enough, and still differ: by their ends, else by what is between.
+
+    Examples
+    --------
+    >>> distinct(["temperature of wall 1 at noon", "temperature of wall 2 at noon"], 16)
+    ['tempera…1…t noon', 'tempera…2…t noon']
+    """
     short = [shortened(name, most) for name in names]
-    counts, found = Counter(short), []
-    for number, (name, ends) in enumerate(zip(names, short, strict=True)):
-        tag = f" [{number}]" if len(name) > most and counts[ends] > 1 else ""
-        found.append(shortened(name, most - len(tag)) + tag)
-    return found
+    counts = Counter(short)
+    same: dict[str, list[int]] = {}
+    for number, ends in enumerate(short):
+        if counts[ends] > 1 and len(names[number]) > most:
+            same.setdefault(ends, []).append(number)
+    for numbers in same.values():
+        alike = [names[number] for number in numbers]
+        first = _in_common(alike)
+        last = _in_common([name[first:][::-1] for name in alike])
+        for number in numbers:
+            name = names[number]
+            middle = f"…{name[first : len(name) - last]}…"
+            if len(middle) > most // 2:  # too long to be shown: the number of the column will do
+                middle = f"…[{number}]…"
+            short[number] = shortened(name, most - len(middle) + 1).replace("…", middle, 1)
+    return short
+
+
+def _in_common(texts: Sequence[str]) -> int:
+    """Characters that all texts begin with."""
+    low, high = min(texts), max(texts)
+    differ = (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
+    return next(differ, min(len(low), len(high)))
 
 
 def shares(result: Result) -> tuple[Array, Array]:
