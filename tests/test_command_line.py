@@ -267,7 +267,7 @@ def test_outputs_are_checked_before_the_work(rows, tmp_path):
     for path in (tmp_path / "file", ""):
         out = command("fit", rows, "-k", 2, "-o", path, "--max-rounds", 10**9)
         assert out.returncode == 2
-        assert "a model is written into one" in out.stderr
+        assert "a model is written into a folder" in out.stderr
     assert command("fit", rows, "-k", 2, "-o", tmp_path / "model").returncode == 0
     out = command("transform", tmp_path / "model", rows, "-o", rows)
     assert out.returncode == 2
@@ -423,7 +423,7 @@ def test_the_plan_of_a_shape_has_its_type_and_memory(capsys):
     assert "memory" in capsys.readouterr().out
     assert "memory" not in wide
     assert status("plan", "20000x4000", "-k", 3, "--memory", "much") == 2
-    assert "--memory much is no size" in capsys.readouterr().err
+    assert "--memory much is not a size" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["drop", "columns", "label", "key", "delimiter", "cache"])

@@ -151,7 +151,7 @@ def test_a_model_with_a_pickle_in_it_is_refused(tmp_path):
 
 def test_a_model_is_not_written_over_a_file(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match="is no directory"):
+    with pytest.raises(ValueError, match="is not a folder"):
         lp.svd(A, 2, rng=0).save(tmp_path / "file")
 
 

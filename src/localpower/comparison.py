@@ -19,7 +19,7 @@ from localpower.core.checks import sine, whole
 from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError
 from localpower.core.ledger import Record
 from localpower.core.linalg import Array
-from localpower.core.text import WIDE, duration, frame, html_table, size, table
+from localpower.core.text import WIDE, counted, duration, frame, html_table, size, table
 from localpower.data.source import Source, open_source
 from localpower.diagnostics.distance import subspace_distance
 from localpower.engines.base import Engine
@@ -143,8 +143,8 @@ class Comparison:
         run = self.run
         return [
             f"rank {run['rank']} of {run['rows']} x {run['columns']} {run['dtype']} in "
-            f"{run['workers']} shards, seed {run['seed']}: to {run['tol']:g} in at most "
-            f"{run['max_rounds']} rounds",
+            f"{counted(run['workers'], 'shard')}, seed {run['seed']}: to {run['tol']:g} in at most "
+            f"{counted(run['max_rounds'], 'round')}",
             f"angle: the sine of the angle to the answer of {self.reference}; bound: as certified",
             "moved and time: of the iterations, then in all, with set-up and factors",
         ]
@@ -377,7 +377,9 @@ def _points(
 
 
 _HEAD = ("method", "rounds", "hops", "moved", "in all", "time", "in all", "angle", "bound",
-         "ended by")  # fmt: skip
+         "outcome")  # fmt: skip
+# Reasons that would be riddles in a table; the others speak for themselves.
+OUTCOMES = {"angle": "certified", "residual": "certified", "callback": "stopped", "end": "done"}
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -391,7 +393,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         duration(row.seconds_in_all),
         f"{row.angle:.1e}",
         "" if row.bound is None else f"{row.bound:.1e}",
-        row.reason,
+        OUTCOMES.get(row.reason, row.reason),
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from localpower.core.checks import one_of, real, sine, whole
 from localpower.core.linalg import Array
 from localpower.core.machine import cores
-from localpower.core.text import duration, frame, html_table, size, table
+from localpower.core.text import counted, duration, frame, html_table, size, table
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.base import Engine
@@ -192,7 +192,7 @@ def plan(
         stored=about.stored,
     )
     question = (
-        f"rank {rank} of {n} x {d} in {len(problem.sizes)} shards to {problem.tol:.0e}; "
+        f"rank {rank} of {n} x {d} in {counted(len(problem.sizes), 'shard')} to {problem.tol:.0e}; "
         "bytes are per worker, with set-up and factors"
     )
     rows = tuple(cost for _, cost in costs(problem, about.values))

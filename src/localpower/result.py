@@ -19,7 +19,7 @@ from localpower.core.errors import DataError
 from localpower.core.files import locked, replacing, synchronise
 from localpower.core.ledger import Ledger, Record, Round
 from localpower.core.linalg import Array
-from localpower.core.text import html_table, size
+from localpower.core.text import counted, html_table, size
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.methods.scaling import dividing
@@ -139,17 +139,18 @@ class Result:
 
     def _more(self) -> list[str]:
         more = len(self.singular_values) - MOST_SHOWN
-        return [f"and {more} more component{'s' * (more > 1)}"] if more > 0 else []
+        return [f"and {counted(more, 'more component')}"] if more > 0 else []
 
     def _about(self) -> list[str]:
         """What was run on what, what that moved, and what is known of the answer."""
         run, ledger, rounds = self.run, self.ledger, len(self.history)
         k, d = self.components.shape
+        shards = counted(run.get("workers", "?"), "shard")
         what = [
             f"{run.get('method', 'svd')}: rank {k} of {run.get('rows', '?')} x {d} "
-            f"{self.components.dtype} in {run.get('workers', '?')} "
-            f"shard{'s' * (run.get('workers') != 1)}, seed {run.get('seed')}",
-            f"{rounds} round{'s' * (rounds != 1)} of the method, {ledger.rounds} with set-up and "
+            f"{self.components.dtype} in "
+            f"{shards}, seed {run.get('seed')}",
+            f"{counted(rounds, 'round')} of the method, {ledger.rounds} with set-up and "
             f"factors: {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
             f"{ledger.messages} messages",
             *self._certificate(),
@@ -194,8 +195,8 @@ class Result:
         source = open_source(data, columns=d, like=self.run.get("names"))
         if source.columns != d:
             raise DataError(
-                f"data has {source.columns} columns where the model has {d}; give those that it "
-                "was fitted on, with columns= or drop="
+                f"data has {source.columns} columns where the model has {d}; give the columns "
+                "that it was fitted on, with columns= or drop="
             )
         matrix = LocalMatrix(contiguous(source, 1).shards[0])
         matrix.prepare(self.mean, *dividing(self.scale))
@@ -338,7 +339,7 @@ class Result:
             )
         except FileNotFoundError as error:
             raise DataError(
-                f"{folder} is not a model: {error.filename} is missing; give what fit wrote"
+                f"{folder} is not a model: {error.filename} is missing; give the folder of a model"
             ) from error
         except DataError:
             raise
@@ -354,7 +355,9 @@ def model_folder(path: str | os.PathLike[str]) -> Path:
     """Check that a model can be written to `path`."""
     folder = Path(path)
     if not os.fspath(path) or (folder.exists() and not folder.is_dir()):
-        raise ValueError(f"path={os.fspath(path)!r} is no directory; a model is written into one")
+        raise ValueError(
+            f"path={os.fspath(path)!r} is not a folder; a model is written into a folder"
+        )
     return folder
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from localpower.core.text import few, frame, html_table, size, table
+from localpower.core.text import counted, few, frame, html_table, size, table
 
 HEAD = ("phase", "task", "messages", "up", "down")
 
@@ -73,8 +73,9 @@ class Ledger:
         return html_table([self._about()], HEAD, self._lines())
 
     def _about(self) -> str:
-        what = f"{self.rounds:,} round{'s' * (self.rounds != 1)}"
-        what += f" and {self.exchanges:,} exchanges with single shards" if self.exchanges else ""
+        what = counted(self.rounds, "round")
+        if self.exchanges:
+            what += f" and {counted(self.exchanges, 'exchange')} with some shards"
         return f"{what}: {size(self.bytes_up)} up and {size(self.bytes_down)} down"
 
     def _lines(self) -> list[Sequence[str]]:

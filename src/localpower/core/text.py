@@ -49,6 +49,18 @@ def unit_of(most: float, units: Mapping[str, float]) -> tuple[str, float]:
     return fitting[-1] if fitting else next(iter(units.items()))
 
 
+def counted(count: int | str, what: str) -> str:
+    """So many things, one of which is called `what`.
+
+    Examples
+    --------
+    >>> counted(1, "round"), counted(2000, "round"), counted("?", "row")
+    ('1 round', '2,000 rounds', '? rows')
+    """
+    number = f"{count:,}" if isinstance(count, int) else count
+    return f"{number} {what}{'s' * (count != 1)}"
+
+
 def power(value: float) -> str:
     """A number such as a tolerance, as people write it: 1e-8."""
     return f"{value:.3g}".replace("e-0", "e-")

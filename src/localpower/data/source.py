@@ -35,7 +35,8 @@ from localpower.data.readers.stream import stream_blocks
 from localpower.data.spool import RowStorage, Table, cached, keep
 from localpower.worker.shard import EngineBlock, LoadedBlock, Shard, is_stored, nbytes
 
-HERE = "which brings rows here; or change them where they are"
+WRAPPED = ": give localpower.read(data, …) in place of data"
+HERE = ", which brings rows here; or change them where they are"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +127,7 @@ def read(
     columns, drop : sequence of str or int, optional
         Names or numbers (from 0) of the columns to take, in this order, or to leave out.
     label : str or int, optional
-        A column that is no feature but a label, for ``partition="label"``.
+        A column to set aside: it colours pictures, and ``partition="label"`` cuts by it.
     labels : (n,) array_like, optional
         The labels themselves, where the data do not hold them.
     header : bool, optional
@@ -260,7 +261,7 @@ def held(parts: Sequence[EngineBlock], name: str, memory: int | str | None) -> S
     if len(widths) != 1 or 0 in widths or not sum(part.shape[0] for part in parts):
         shapes = ", ".join(str(part.shape) for part in parts[:5]) or "nothing"
         raise DataError(
-            f"{name}: blocks of {shapes} are no rows of one matrix; give some rows, all with the "
+            f"{name}: blocks of {shapes} do not make one matrix; give some rows, all with the "
             "same columns"
         )
     tables = tuple(Table((part,), part.shape[1], names=part.names) for part in parts)
@@ -404,18 +405,20 @@ def _check_widths(names: Sequence[str], tables: Sequence[Table]) -> None:
             )
 
 
-def _whose_options(text: str, how: str = "and what it returns as data") -> str:
+def _whose_options(text: str, how: str = WRAPPED) -> str:
     """Say where the options are given that a message names."""
     named = re.findall(r"\b(columns|drop|label|header|delimiter|key|missing)=", text)
     options = " and ".join(f"{name}=" for name in dict.fromkeys(named))
-    return f" (give {options} to localpower.read, {how})" if named else ""
+    return f" (use {options} of localpower.read{how})" if named else ""
 
 
 def _labelled(tables: list[Table], labels: Any) -> list[Table]:
     labels = np.asarray(labels).reshape(-1)
     counts = [_rows(table) for table in tables]
     if len(labels) != sum(counts):
-        raise DataError(f"labels has {len(labels)} entries for {sum(counts)} rows; give one each")
+        raise DataError(
+            f"labels has {len(labels)} entries for {sum(counts)} rows; give one for each row"
+        )
     parts = np.split(labels, np.cumsum(counts)[:-1])
     return [replace(table, labels=part) for table, part in zip(tables, parts, strict=True)]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from localpower.core.text import duration, html_table, power, size
+from localpower.core.text import counted, duration, html_table, power, size
 from localpower.show import charts, scatter, summary, svg
 from localpower.show.chart import Chart
 from localpower.show.rows import Rows, Scores, Unlike, look
@@ -111,31 +111,32 @@ def page(
 def _head(result: Result) -> str:
     run, ledger = result.run, result.ledger
     found = summary.verdict(result)
-    kind = "principal components" if run.get("center") else "singular vectors"
+    kind = "principal component" if run.get("center") else "singular vector"
+    asked = counted(run.get("rank", "?"), kind)
     advice = f"<p><b>What to change:</b> {escape(found.advice)}</p>" if found.advice else ""
     at_once = (run.get("timeline") or {}).get("at_once")
     seconds = sum(record.seconds for record in result.history)
     facts = {
         "Data": (
-            f"{_count(run, 'rows')} rows × {_count(run, 'columns')} columns",
+            f"{_count(run, 'row')} × {_count(run, 'column')}",
             f"{run.get('dtype')}, {'centred' if run.get('center') else 'not centred'}, "
             f"{'scaled by ' + str(run['scale']) if run.get('scale') else 'not scaled'}",
         ),
         "Asked for": (
-            f"{run.get('rank')} {kind}",
+            asked,
             f"to a sine of {power(run['tol'])}{_certainty(run)}"
             if run.get("tol")
             else "without a tolerance",
         ),
         "Method": (str(run.get("method")), str(run.get("why"))),
         "Where": (
-            f"{_count(run, 'workers')} shards on {run.get('engine')}",
+            f"{counted(run.get('workers', '?'), 'shard')} on {run.get('engine')}",
             f"{run.get('partition')}" + (f", {at_once} worked on at once" if at_once else ""),
         ),
         "Rounds": (
             f"{len(result.history):,} of the method",
             f"{ledger.rounds:,} with set-up and factors"
-            + (f", and {ledger.exchanges} exchanges" if ledger.exchanges else ""),
+            + (f", and {counted(ledger.exchanges, 'exchange')}" if ledger.exchanges else ""),
         ),
         "Moved": (
             f"{size(ledger.bytes_up)} up, {size(ledger.bytes_down)} down",
@@ -149,7 +150,7 @@ def _head(result: Result) -> str:
         for name, (value, more) in facts.items()
     )
     return (
-        f"<header><h1>{_count(run, 'rank')} {kind} of {_count(run, 'rows')} rows</h1>"
+        f"<header><h1>{_text(asked)} of {_text(_count(run, 'row'))}</h1>"
         f'<p class="soft">A run of localpower, {escape(str(run.get("method")))}</p></header>\n'
         f'<div class="verdict {found.mood}" id="verdict"><strong>{escape(found.title)}</strong>'
         f"<p>{_text(found.text)}</p>{advice}</div>\n"
@@ -166,7 +167,7 @@ def _certainty(run: Mapping[str, Any]) -> str:
 
 
 def _count(run: Mapping[str, Any], name: str) -> str:
-    return f"{run[name]:,}" if isinstance(run.get(name), int) else "?"
+    return counted(run.get(f"{name}s", "?"), name)
 
 
 def _section(name: str, title: str, content: str) -> str:
@@ -227,7 +228,7 @@ def _variance(result: Result) -> str:
         for i in range(k)
     ]
     values = _table(heads, rows)
-    values += _soft(f"and {len(share) - k} more components") if k < len(share) else ""
+    values += _soft(f"and {counted(len(share) - k, 'more component')}") if k < len(share) else ""
     pair = f"<div>{svg.key(chart)}{svg.draw(chart)}</div><div>{values}</div>"
     return _section("variance", "Variance", f'{note}<div class="pair">{pair}</div>')
 
@@ -256,8 +257,8 @@ def _images(result: Result, layout: tuple[int, int]) -> str:
         for number, v in enumerate(result.components[:SHOWN], start=1)
     )
     note = _soft(
-        f"As images of {layout[0]} × {layout[1]} pixels, row after row. If columns are no pixels, "
-        "look at the map below; another layout is given by grid=(rows, columns) or --grid."
+        f"As images of {layout[0]} × {layout[1]} pixels, row after row. If columns are not pixels, "
+        "look at the map below. grid=(rows, columns) or --grid sets another layout."
     )
     return f'<ul class="images">{pictures}</ul>{note}'
 
