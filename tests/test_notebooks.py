@@ -3,6 +3,7 @@
 import pickle
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -170,6 +171,19 @@ def test_labels_that_read_set_aside_are_the_colours_of_scores(named, tmp_path):
     assert [text.get_text() for text in legend.get_texts()] == ["ash", "elm", "oak"]
     assert page.count("\nlabel: oak</title>") == 100
     assert "trees.csv, row 299\nlabel: ash</title>" in page
+
+
+def test_on_the_command_line_a_label_colours_the_page(named, tmp_path, monkeypatch):
+    from localpower.cli.commands import main
+
+    monkeypatch.chdir(tmp_path)
+    named[1].to_csv("trees.csv", index=False)
+    assert main(["fit", "trees.csv", "-k", "2", "--drop", "tag", "--label", "kind", "-o", "m"]) == 0
+    assert main(["report", "m", "--data", "trees.csv", "-o", "a.html"]) == 0
+    assert main(["fit", "trees.csv", "-k", "2", "--drop", "tag,kind", "-o", "m"]) == 0
+    assert main(["report", "m", "--data", "trees.csv", "--label", "kind", "-o", "b.html"]) == 0
+    for name in ("a.html", "b.html"):
+        assert Path(name).read_text("utf-8").count("\nlabel: oak</title>") == 100
 
 
 @pytest.mark.parametrize("kind", ["frame", "file"])

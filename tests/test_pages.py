@@ -240,7 +240,7 @@ def test_a_row_tells_its_number_without_the_script(chromium, pages):
 
 def test_many_labels_and_components_are_counted_not_listed(chromium, pages):
     with browser.opened(chromium, pages("many")[1], 375) as page:
-        assert page.locator("#scores .key li").last.inner_text() == "23 other labels"
+        assert page.locator("#scores .key li").last.inner_text() == "20 other labels"
         assert "and 280 more components" in page.locator("#variance").inner_text()
         assert page.locator("#variance tbody tr").count() == 20
         assert page.locator("#variance path.line").count() == 2  # not bars below a pixel

@@ -364,8 +364,8 @@ def test_rows_are_grouped_by_labels_or_by_ranges_and_every_row_once():
     assert labels([1, 0, 1]) == [("0", 1), ("1", 2)]
     assert labels([True, False]) == [("False", 1), ("True", 1)]
     assert labels([None, "x"]) == [("x", 1), ("no label", 1)]
-    many = [f"{n:02d}" for n in range(12)] + ["11"] * 3 + [""]
-    assert labels(many)[-2:] == [("11", 4), ("5 other labels", 6)]
+    many = [f"{n:02d}" for n in range(15)] + ["14"] * 3 + [""]
+    assert labels(many)[-2:] == [("14", 4), ("5 other labels", 6)]
     ranges = labels(np.r_[np.arange(100.0), np.nan, np.inf])
     assert [label for label, _ in ranges][::4] == ["0 to 19.8", "79.2 to 99"]
     assert [count for _, count in ranges] == [20, 20, 20, 20, 20, 2]

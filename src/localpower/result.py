@@ -57,8 +57,9 @@ class Result:
         What columns were divided by afterwards, in float64 likewise. A range beyond the largest
         number counts as that.
     explained_variance, explained_variance_ratio : (k,) ndarray
-        Variance of the data along each component, and as a share of the total variance. Divided
-        by n - 1 if centred (as scikit-learn's PCA), else by n (as its TruncatedSVD).
+        The explained variance: that of the data along each component, and its share of the total
+        variance. Divided by n - 1 if centred (as scikit-learn's PCA), else by n (as its
+        TruncatedSVD).
     history : tuple of Record
         One record per round of the method; prints as a table, and has `to_frame`.
     ledger : Ledger

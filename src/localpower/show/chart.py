@@ -16,6 +16,7 @@ from localpower.core.text import unit_of
 COLOURS = {
     **{"blue": "#0072B2", "orange": "#D55E00", "green": "#009E73", "pink": "#CC79A7"},
     **{"yellow": "#E69F00", "ink": "#000000", "sky": "#56B4E9", "grey": "#767676"},
+    **{"brown": "#8C510A", "purple": "#7B3FA0", "lime": "#8DB600"},  # where seven are too few
 }
 MARKERS = "os^DvPX*<>ph"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), ":", (0, (8, 2)))

@@ -18,7 +18,7 @@ from localpower.show.rows import Rows, Scores, Unlike
 if TYPE_CHECKING:
     from localpower.result import Result
 
-MOST_GROUPS, LONGEST = 7, 42  # labels that have a colour of their own, and their characters
+MOST_GROUPS, LONGEST = 10, 42  # labels that have a colour of their own, and their characters
 NO_LABEL = ("", "nan", "None")  # as text
 RANGES = ("blue", "sky", "green", "yellow", "orange")  # from low numbers to high ones
 ARROWS, NAMED = 8, 18  # columns in a biplot, and characters of their names
