@@ -259,3 +259,14 @@ def test_the_arrows_of_a_biplot_have_names_that_differ(chromium, pages):
         assert len(set(shown)) == len(shown) == 5
         full = heavy.evaluate_all("all => all.map(s => s.title)")
         assert set(full) <= set(LONG)
+
+
+def test_a_page_below_a_cell_answers_as_one_in_a_file(chromium, pages, tmp_path):
+    result, _ = pages("labels")
+    shown = result.report(data=RUNS["labels"][1])._repr_html_()
+    (tmp_path / "cell.html").write_text(f"<!doctype html><body>{shown}", encoding="utf-8")
+    with browser.opened(chromium, tmp_path / "cell.html", 800) as page:
+        frame = page.frame_locator("iframe")
+        frame.locator("#variance [data-tip]").first.hover()
+        assert "component 1" in frame.locator("#tip").inner_text()
+        assert page.problems == []
