@@ -15,6 +15,7 @@ from typing import Any
 import ziamath
 from docutils import nodes
 from latex2mathml.converter import convert
+from sklearn.datasets import load_digits
 from sphinx.application import Sphinx
 from sphinx.util.nodes import make_refnode
 
@@ -192,6 +193,16 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
     app.connect("source-read", _commands)
     app.connect("missing-reference", _name)
+    app.connect("build-finished", _run_page)
+
+
+def _run_page(app: Sphinx, error: Exception | None) -> None:
+    """Make the page of a run, which the page about it shows."""
+    if error is None and app.builder.format == "html":
+        digits = load_digits()
+        rows = localpower.read(digits.data, labels=digits.target)
+        result = localpower.pca(rows, 6, "block_lanczos", tol=1e-8, workers=4, rng=0)
+        result.report(Path(app.outdir, "run.html"), rows)
 
 
 def _inline(visitor: Any, node: nodes.math) -> None:

@@ -138,7 +138,7 @@ def test_torn_and_foreign_files_are_refused(tmp_path):
             fit(path, resume=True, **RUNS["local_ritz"])
     for foreign in (b"", b"PK\x03\x04", b"\x93NUMPY"):
         path.write_bytes(foreign)
-        with pytest.raises(lp.DataError, match="no checkpoint of this version"):
+        with pytest.raises(lp.DataError, match="not a checkpoint of this version"):
             fit(path, resume=True, **RUNS["local_ritz"])
 
 
@@ -490,9 +490,9 @@ def read_only(folder):
         (lambda folder: folder / "gone" / "run.ck", "No such file or directory; create the folder"),
         (into_nothing, "No such file or directory; create the folder"),
         (under_a_file, "Not a directory; name another file"),
-        (a_folder, "what is there is no file; name another file"),
-        (a_pipe, "what is there is no file; name another file"),
-        (lambda folder: Path("/dev/full"), "what is there is no file; name another file"),
+        (a_folder, "it is not a file; name another file"),
+        (a_pipe, "it is not a file; name another file"),
+        (lambda folder: Path("/dev/full"), "it is not a file; name another file"),
         (read_only, "name another file"),
     ],
 )
@@ -699,7 +699,7 @@ def test_a_state_is_read_as_it_was_written_to_the_last_bit(tmp_path, kind, more)
             checkpoint.load(path, identity | {name: 2}, kind)
     for wrong, message in (
         (content[:-1] + bytes([content[-1] ^ 1]), "torn or damaged"),
-        (b"LPCK0001" + content[8:], "no checkpoint of this version"),
+        (b"LPCK0001" + content[8:], "not a checkpoint of this version"),
     ):
         path.write_bytes(wrong)
         with pytest.raises(lp.DataError, match=message):

@@ -291,7 +291,7 @@ def test_outputs_are_checked_before_the_work(rows, tmp_path):
     for path in (tmp_path / "file", ""):
         out = command("fit", rows, "-k", 2, "-o", path, "--max-rounds", 10**9)
         assert out.returncode == 2
-        assert "a model is written into one" in out.stderr
+        assert "a model is written into a folder" in out.stderr
     assert command("fit", rows, "-k", 2, "-o", tmp_path / "model").returncode == 0
     out = command("transform", tmp_path / "model", rows, "-o", rows)
     assert out.returncode == 2

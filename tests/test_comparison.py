@@ -262,7 +262,7 @@ def test_the_command_prints_the_table_and_draws(rows, tmp_path):
     methods = "local_ritz,local_power:steps=2,schedule=halving,uda"
     out = command(rows, "-k", K, "-m", 4, "--methods", methods, "--center", "-o", picture)
     assert (out.returncode, out.stderr) == (0, "")
-    assert re.search(r"^local_ritz +\d+ +\d+ .* angle$", out.stdout, re.MULTILINE)
+    assert re.search(r"^local_ritz +\d+ +\d+ .* certified$", out.stdout, re.MULTILINE)
     assert re.search(r"^local_power:steps=2,schedule=halving$", out.stdout, re.MULTILINE)
     assert out.stdout.endswith(f"-> {picture}\n")
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from browser import faint, opened, overflowing
@@ -22,6 +24,9 @@ from localpower.stopping import REASONS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+spec = spec_from_file_location("pictures", DOCS / "pictures.py")
+pictures = module_from_spec(spec)
+spec.loader.exec_module(pictures)
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "reproduction" not in page.parts)
 FENCE = re.compile(r"(?:^% not run: (.+)\n)?^```(\S*).*\n((?:.*\n)*?)^```$", re.M)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -178,6 +183,7 @@ def test_pages_read_well_without_a_network(site, chromium):
                 page.goto(path.as_uri())
                 heights = page.evaluate(FORMULAS)
                 small = [f"a formula {height} high" for height in heights if height < 5]
+                small += [f"a formula is cut: {text}" for text in page.evaluate(CUT)]
                 wrong = [*page.problems, *overflowing(page), *faint(page), *small]
                 if wrong:
                     found[path.name, width, dark] = wrong
@@ -185,7 +191,41 @@ def test_pages_read_well_without_a_network(site, chromium):
             page.goto(f"{(site / 'search.html').as_uri()}?q=certificate")
             page.wait_for_selector("ul.search li")
             found |= {"search": page.problems} if page.problems else {}
+            page.goto(f"{(site / 'search.html').as_uri()}?q=explained+variance")
+            page.wait_for_selector("ul.search li a[href^='reference/results']")
     assert found == {}
 
 
 FORMULAS = "[...document.querySelectorAll('math')].map(m => m.getBoundingClientRect().height)"
+CUT = """[...document.querySelectorAll('.formula')]
+    .filter(f => f.scrollWidth > f.clientWidth + 1 || getComputedStyle(f).overflowX !== 'auto')
+    .map(f => f.textContent)"""
+
+
+def test_the_page_about_the_page_of_a_run_shows_one(site, chromium):
+    for width in (375, 1440):
+        with opened(chromium, site / "report.html", width) as page:
+            frame = page.frame_locator("iframe.page")
+            assert "Certified" in frame.locator("#verdict").inner_text()
+            assert frame.locator("#scores .key li").count() == 10  # the digits
+            assert overflowing(page) == []
+
+
+def words(path):
+    """What a picture says, without its numbers."""
+    text = ElementTree.parse(path).getroot().itertext()
+    return {word for part in text for word in re.findall(r"[^\W\d_]{3,}", part)}
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_pictures_of_pages_are_those_of_their_runs(name, tmp_path):
+    shown = DOCS / "pictures" / f"{name}.svg"
+    if name != "cluster":  # which takes Dask
+        assert words(pictures.draw(name, tmp_path)) == words(shown)
+    uses = [page.name for page in PAGES if f"(pictures/{name}.svg)" in page.read_text("utf-8")]
+    assert uses
+
+
+def test_how_to_pages_that_a_new_user_reads_have_a_picture():
+    for name in ("tutorial", "report", "methods", "data", "dask", "ray", "spark", "mpi"):
+        assert "](pictures/" in (DOCS / f"{name}.md").read_text(encoding="utf-8"), name

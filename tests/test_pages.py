@@ -56,6 +56,17 @@ def named():
     return lp.pca(pd.DataFrame(A, columns=LONG), 3, workers=4, rng=0)
 
 
+MANY = with_spectrum(500, np.linspace(2, 1, 400), seed=6)
+KINDS = [f"kind {number % 30}" for number in range(500)]
+TREES = pd.DataFrame(A, columns=[f"x{n}" for n in range(12)]).assign(
+    kind=np.array(["oak", "elm", "ash"])[np.arange(300) % 3]
+)
+
+
+def labelled():
+    return lp.pca(TREES.drop(columns="kind"), 3, workers=4, rng=0)
+
+
 RUNS = {
     "certified": (lambda: lp.pca(A, 3, method="block_lanczos", tol=1e-8, workers=4, rng=0), A),
     "unsure": (unsure, TAIL),
@@ -67,6 +78,8 @@ RUNS = {
     "rank 1": (lambda: lp.svd(A, 1, workers=1, rng=0, return_u=True), None),
     "long names": (named, pd.DataFrame(A, columns=LONG)),
     "images": (lambda: lp.pca(PIXELS, 10, workers=3, rng=0), PIXELS),
+    "labels": (labelled, lp.read(TREES, label="kind")),
+    "many": (lambda: lp.pca(MANY, 300, "gram", rng=0), lp.read(MANY, labels=KINDS)),
     "no data": (lambda: lp.svd(A, 12, method="dpi", tol=1e-8, max_rounds=500, rng=0), None),
 }
 
@@ -198,3 +211,62 @@ def test_images_are_shown_pixel_by_pixel(chromium, pages):
             "all => all.map(one => [one.naturalWidth, one.naturalHeight])"
         )
         assert sizes == 10 * [[8, 8]]
+
+
+def test_a_row_tells_its_number_and_label_where_the_pointer_is(chromium, pages):
+    result, path = pages("labels")
+    with browser.opened(chromium, path, 375) as page:
+        dots = page.locator("#scores path.cloud")
+        assert dots.count() == 300
+        assert page.locator("#scores .key li").all_inner_texts() == ["ash", "elm", "oak"]
+        colours = dots.evaluate_all("all => new Set(all.map(d => getComputedStyle(d).stroke)).size")
+        assert colours == 3
+        told = dots.evaluate_all("all => all.map(dot => dot.dataset.tip)")
+        assert sorted(told)[:2] == ["row 0\nlabel: oak", "row 1\nlabel: elm"]
+        far = int(np.argmax(result.transform(TREES.drop(columns="kind"))[:, 0]))
+        dot = dots.nth(told.index(f"row {far}\nlabel: {TREES.kind[far]}"))
+        page.locator("#scores .area").scroll_into_view_if_needed()
+        box = dot.bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2)
+        assert page.locator("#tip").inner_text() == f"row {far}\nlabel: {TREES.kind[far]}"
+        page.mouse.move(5, 5)
+        assert not page.locator("#tip").is_visible()
+
+
+def test_a_row_tells_its_number_without_the_script(chromium, pages):
+    with browser.opened(chromium, pages("labels")[1], java_script_enabled=False) as page:
+        assert page.locator("#scores path.cloud title").count() == 300
+
+
+def test_many_labels_and_components_are_counted_not_listed(chromium, pages):
+    with browser.opened(chromium, pages("many")[1], 375) as page:
+        assert page.locator("#scores .key li").last.inner_text() == "20 other labels"
+        assert "and 280 more components" in page.locator("#variance").inner_text()
+        assert page.locator("#variance tbody tr").count() == 20
+        assert page.locator("#variance path.line").count() == 2  # not bars below a pixel
+        listed = page.locator("#repeat tbody tr").all_text_contents()
+        assert max(map(len, listed)) < 450
+
+
+def test_the_arrows_of_a_biplot_have_names_that_differ(chromium, pages):
+    _, path = pages("long names")
+    with browser.opened(chromium, path) as page:
+        names = page.locator("#biplot .name").all_text_contents()
+        assert len(set(names)) == len(names) == 8
+        assert max(map(len, names)) <= 18
+        heavy = page.locator("#components .heavy li").first.locator("span")
+        shown = heavy.evaluate_all("all => all.map(s => s.firstChild.textContent)")
+        assert len(set(shown)) == len(shown) == 5
+        full = heavy.evaluate_all("all => all.map(s => s.title)")
+        assert set(full) <= set(LONG)
+
+
+def test_a_page_below_a_cell_answers_as_one_in_a_file(chromium, pages, tmp_path):
+    result, _ = pages("labels")
+    shown = result.report(data=RUNS["labels"][1])._repr_html_()
+    (tmp_path / "cell.html").write_text(f"<!doctype html><body>{shown}", encoding="utf-8")
+    with browser.opened(chromium, tmp_path / "cell.html", 800) as page:
+        frame = page.frame_locator("iframe")
+        frame.locator("#variance [data-tip]").first.hover()
+        assert "component 1" in frame.locator("#tip").inner_text()
+        assert page.problems == []

@@ -23,6 +23,7 @@ from localpower.show import rows as rows_of_runs
 from localpower.show import summary as overview
 from localpower.show.chart import linear, logarithmic
 from localpower.show.rows import look
+from localpower.show.scatter import biplot, groups
 from localpower.worker.replies import SLOWEST, Done, MeasuredReply, Product
 from localpower.worker.tasks import Describe
 from localpower.worker.wire import encode
@@ -235,7 +236,7 @@ def test_odds_are_rounded_down_to_two_digits_and_never_promise_more_than_p():
 def test_every_method_has_a_page(method):
     result = lp.pca(A, 2, method=method, workers=3, rng=0)
     tags = Tags(report.page(result))
-    assert tags.found.count("section") == 8
+    assert tags.found.count("section") == 9
     assert "shards on threads" in report.page(result)
 
 
@@ -321,6 +322,64 @@ def test_pictures_are_drawn_of_what_is_known(tmp_path):
         result.plot("scores")
     with pytest.raises(ValueError, match="kind='pie' is not known"):
         result.plot("pie")
+
+
+def test_a_legend_lies_on_no_part_of_a_picture():
+    result = lp.pca(A, 3, method="dpi", tol=1e-8, max_rounds=99, workers=4, rng=0)
+    for kind in ("convergence", "variance", "scores", "timeline"):
+        figure = result.plot(kind, lp.read(A, labels=np.arange(300) % 3))
+        figure.draw_without_rendering()
+        (part,) = figure.subfigs
+        (legend,) = part.legends
+        whole, drawn = figure.bbox, legend.get_window_extent()
+        assert drawn.y1 <= part.axes[0].get_tightbbox().y0 + 1
+        assert whole.x0 <= drawn.x0
+        assert drawn.x1 <= whole.x1
+
+
+def test_a_biplot_has_an_arrow_for_each_heavy_column_and_names_that_keep_apart():
+    result = lp.pca(A, 3, workers=4, rng=0)
+    for data in (None, A):
+        chart = biplot(result, look(result, data))
+        arrows, names = chart.series[-1], chart.names
+        weights = result.components[:2] * np.sqrt(result.explained_variance[:2])[:, None]
+        first = np.argsort(-np.hypot(*weights))[:8]
+        assert [name.tip for name in names] == [f"column {j}" for j in first]
+        assert np.allclose(arrows.x[0] * weights[1, first], arrows.y * weights[0, first[0]])
+        for left in (True, False):
+            high = sorted(name.y for name in names if (name.x < 0) is left)
+            assert min(np.diff(high), default=1) >= 0.06 * (chart.y.high - chart.y.low)
+    assert "fit with rank=2" in biplot(lp.pca(A, 1, rng=0), look(result))
+    with pytest.raises(ValueError, match=r"kind='biplot': .* fit with rank=2"):
+        lp.pca(A, 1, rng=0).plot("biplot")
+
+
+def test_rows_are_grouped_by_labels_or_by_ranges_and_every_row_once():
+    def labels(values):
+        found = groups(np.asarray(values))
+        assert (sum(group.rows.astype(int) for group in found) == 1).all()
+        return [(group.label, int(group.rows.sum())) for group in found]
+
+    assert labels(["b", "a", "b", ""]) == [("a", 1), ("b", 2), ("no label", 1)]
+    assert labels([1, 0, 1]) == [("0", 1), ("1", 2)]
+    assert labels([True, False]) == [("False", 1), ("True", 1)]
+    assert labels([None, "x"]) == [("x", 1), ("no label", 1)]
+    many = [f"{n:02d}" for n in range(15)] + ["14"] * 3 + [""]
+    assert labels(many)[-2:] == [("14", 4), ("5 other labels", 6)]
+    ranges = labels(np.r_[np.arange(100.0), np.nan, np.inf])
+    assert [label for label, _ in ranges][::4] == ["0 to 19.8", "79.2 to 99"]
+    assert [count for _, count in ranges] == [20, 20, 20, 20, 20, 2]
+    assert labels([np.nan]) == [("no label", 1)]
+
+
+@given(
+    st.lists(st.text("ab_", min_size=1, max_size=40), unique=True, max_size=30), st.integers(12, 30)
+)
+def test_short_names_are_short_and_differ(names, most):
+    short = overview.distinct(names, most)
+    assert len(set(short)) == len(short)
+    assert max(map(len, short), default=0) <= most
+    assert all(new == old for new, old in zip(short, names, strict=True) if len(old) <= most)
 
 
 # The command line, and doing it again

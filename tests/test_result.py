@@ -76,7 +76,7 @@ def test_a_result_prints_as_a_table_that_says_what_is_known():
     exact = str(lp.svd(A, 3, method="tsqr", rng=0))
     assert "\nexact, up to rounding: the sine of the angle to the answer is at most" in exact
     assert f"\n{overview.PROVEN}\n" in exact
-    assert many.endswith("and 10 components more")
+    assert many.endswith("and 10 more components")
     assert "Give tol=1e-8 for a certificate." in str(lp.svd(A, 3, method="dpi", rng=0))
     early = str(lp.svd(A, 3, method="block_lanczos", max_rounds=1, rng=0))
     assert "not certified: max_rounds was reached\nRaise max_rounds" in early
@@ -151,7 +151,7 @@ def test_a_model_with_a_pickle_in_it_is_refused(tmp_path):
 
 def test_a_model_is_not_written_over_a_file(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match="is no directory"):
+    with pytest.raises(ValueError, match="is not a folder"):
         lp.svd(A, 2, rng=0).save(tmp_path / "file")
 
 

@@ -25,8 +25,10 @@ from localpower.options import (
     Checkpoint,
     Faults,
     certainty_of,
+    check_callback,
     checkpoint_of,
     generator_of,
+    hinting,
     one_object,
     partition_of,
     written,
@@ -37,6 +39,7 @@ from localpower.run import Asked, Run
 from localpower.scores import left_vectors
 
 
+@hinting
 def svd(
     data: Any,
     rank: float | Callable[[int, int], float],
@@ -136,9 +139,9 @@ def svd(
     callback : callable, optional
         Called as ``callback(record, state)`` after every round; a true value ends the run.
     progress : bool, optional
-        Whether to show where the run stands, on standard error: round, certified angle, time left,
-        bytes. By default on a terminal, if it takes more than a second; the line is gone at the
-        end. ``True`` also writes plain lines to pipes and notebooks, ``False`` nothing.
+        Whether to show where the run stands: round, certified angle, time left, bytes. By default
+        it is shown on terminals and in notebooks after a second, and is gone at the end. ``True``
+        shows it at once, and also writes plain lines to pipes, on standard error.
 
     Returns
     -------
@@ -178,6 +181,7 @@ def svd(
     return replace(result, U=left_vectors(result, data)) if asked.return_u == "engine" else result
 
 
+@hinting
 def pca(
     data: Any,
     rank: float | Callable[[int, int], float],
@@ -217,8 +221,8 @@ def _asked(given: dict[str, Any]) -> Asked:
         method.check_rank(count_or_share("rank", rank))
     if given["scale"] is not None:
         one_of("scale", given["scale"], SCALES)
-    if callback is not None and not callable(callback):
-        raise TypeError(f"callback={callback!r} must be a function of a record and a state")
+    if callback is not None:
+        check_callback(callback)
     checkpoint = checkpoint_of(given["checkpoint"])
     if checkpoint is not None and not method.repeatable:
         raise ValueError(

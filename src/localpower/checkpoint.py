@@ -78,7 +78,7 @@ def check_place(path: str | os.PathLike[str], size: int = 1) -> None:
     with _explained(path):
         target = Path(os.path.realpath(path))
         if target.exists() and not target.is_file():
-            raise OSError(errno.EINVAL, "what is there is no file")
+            raise OSError(errno.EINVAL, "it is not a file")
         try_to_write(target, size)
 
 
@@ -125,7 +125,9 @@ def load(path: str | os.PathLike[str], identity: Mapping[str, Any], kind: type[S
     with _explained(path), open(path, "rb") as stream:
         start, body = stream.read(len(MAGIC) + 32), stream.read()
     if not start.startswith(MAGIC):
-        raise DataError(f"{path} is no checkpoint of this version; delete it, or name another")
+        raise DataError(
+            f"{path} is not a checkpoint of this version; delete it, or name another file"
+        )
     if hashlib.sha256(body).digest() != start[len(MAGIC) :]:
         raise DataError(f"{path}: a torn or damaged checkpoint; delete it and start again")
     with np.load(io.BytesIO(body), allow_pickle=False) as content:

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -20,13 +19,14 @@ from localpower.core.checks import sine, whole
 from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError
 from localpower.core.ledger import Record
 from localpower.core.linalg import Array
-from localpower.core.text import WIDE, duration, html_table, size, table
+from localpower.core.text import WIDE, counted, duration, frame, html_table, size, table
 from localpower.data.source import Source, open_source
 from localpower.diagnostics.distance import subspace_distance
 from localpower.engines.base import Engine
 from localpower.methods import CERTIFIED, EXACT, REGISTRY, Method, methods_from
 from localpower.methods.costs import SMALL
 from localpower.methods.state import State
+from localpower.options import hinting
 from localpower.progress import Progress
 from localpower.result import Result
 from localpower.show import figures
@@ -143,11 +143,15 @@ class Comparison:
         run = self.run
         return [
             f"rank {run['rank']} of {run['rows']} x {run['columns']} {run['dtype']} in "
-            f"{run['workers']} shards, seed {run['seed']}: to {run['tol']:g} in at most "
-            f"{run['max_rounds']} rounds",
+            f"{counted(run['workers'], 'shard')}, seed {run['seed']}: to {run['tol']:g} in at most "
+            f"{counted(run['max_rounds'], 'round')}",
             f"angle: the sine of the angle to the answer of {self.reference}; bound: as certified",
             "moved and time: of the iterations, then in all, with set-up and factors",
         ]
+
+    def to_frame(self) -> Any:
+        """The methods that ran as a pandas data frame, one line each; `missing` has the others."""
+        return frame("Comparison.to_frame", Row, self.rows, without=["points", "result"])
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the results, ready for JSON."""
@@ -158,20 +162,23 @@ class Comparison:
             "missing": dict(self.missing),
         }
 
-    def plot(self, path: str | os.PathLike[str]) -> Path:
-        """Draw the true angle against rounds and against bytes, as ``.png`` or ``.svg``.
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the true angle against rounds and against bytes.
 
-        Methods that do not iterate are single marks; the dashed line is the tolerance.
+        Methods that do not iterate are single marks; the dashed line is the tolerance. With a
+        `path`, a ``.png`` or ``.svg`` file is written, and its path returned; without one, the
+        matplotlib ``Figure``, which notebooks show.
         """
         tol, reference = self.run["tol"], self.reference.split(",")[0]
         return figures.compare(self.rows, path, self._about()[0], tol, reference)
 
 
+@hinting
 def compare(
     data: Any,
     rank: float,
     *,
-    methods: str | Method | Sequence[str | Method] | None = None,
+    methods: str | Method | Sequence[str | Method] | Mapping[str, Any] | None = None,
     tol: float = 1e-6,
     max_rounds: int = 100,
     workers: int | None = None,
@@ -195,10 +202,11 @@ def compare(
         What `svd` takes.
     rank : int or float
         How many singular triplets, k; of a share, as 0.95, the number that the answer has.
-    methods : str, Method, or sequence of these, optional
+    methods : str, Method, sequence of these, or dict, optional
         Names, with options if wanted: ``"local_power:steps=8,schedule=halving"``; several also as
-        one text, separated by commas. Those shown by default leave out what would form a matrix
-        of more than 400 MB, or too large for `memory`; the table says so.
+        one text, separated by commas. A dict has names of your own for them:
+        ``{"p = 2": "local_power:steps=2"}``. By default, methods are left out that would form a
+        matrix of more than 400 MB, or one too large for `memory`; the table says so.
     tol, max_rounds
         As in `svd`: where a method ends, if it can certify the angle.
     workers, center, scale, partition, memory, engine
@@ -370,7 +378,9 @@ def _points(
 
 
 _HEAD = ("method", "rounds", "hops", "moved", "in all", "time", "in all", "angle", "bound",
-         "ended by")  # fmt: skip
+         "outcome")  # fmt: skip
+# Reasons that would be riddles in a table; the others speak for themselves.
+OUTCOMES = {"angle": "certified", "residual": "certified", "callback": "stopped", "end": "done"}
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -384,7 +394,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         duration(row.seconds_in_all),
         f"{row.angle:.1e}",
         "" if row.bound is None else f"{row.bound:.1e}",
-        row.reason,
+        OUTCOMES.get(row.reason, row.reason),
     )
 
 

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from localpower.core.checks import one_of, positive, whole
 from localpower.data.partition import PARTITIONS
+from localpower.methods import REGISTRY
+from localpower.methods.base import written as option_text
 
 CERTAINTY = 1e-6
 MOST_TIMES = 100  # entries of a set that are written out
 ON_LOSS = ("stop", "degrade")
+OTHER_NAMES = {  # of arguments, as other libraries call them
+    **dict.fromkeys(("random_state", "seed", "random_seed"), "rng"),
+    **dict.fromkeys(("n_components", "k", "n", "r", "components", "n_eigenvectors"), "rank"),
+    **dict.fromkeys(("n_iter", "max_iter", "iterations", "n_rounds", "rounds"), "max_rounds"),
+    **dict.fromkeys(("n_workers", "n_jobs", "num_workers", "shards", "n_shards"), "workers"),
+    **dict.fromkeys(("eps", "tolerance", "rtol", "atol"), "tol"),
+    **{"X": "data", "A": "data", "solver": "method", "svd_solver": "method", "backend": "engine"},
+    **{"centre": "center", "centered": "center", "verbose": "progress", "callbacks": "callback"},
+}
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +181,56 @@ def written(value: Any) -> str:
     if isinstance(value, set | frozenset | list | tuple) and len(value) <= MOST_TIMES:
         return repr(type(value)(sorted(value)))
     return repr(value) if value is None or isinstance(value, str | int | float) else "..."
+
+
+def hinting(function: Callable[P, R]) -> Callable[P, R]:
+    """Name the right argument where a wrong one is given; a decorator of public functions."""
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        known = signature(call).parameters
+        for name, value in options.items():
+            if name not in known:
+                rest = {key: each for key, each in options.items() if key in known}
+                told = signature(call).bind_partial(*args, **rest).arguments
+                hint = _hint(name, value, told, list(known))
+                raise TypeError(f"{call.__name__}() has no argument {name}{hint}")
+        return function(*args, **options)
+
+    return call
+
+
+def _hint(name: str, value: Any, told: Mapping[str, Any], known: list[str]) -> str:
+    """What to write instead: another name, an option of a method, or a name that is similar."""
+    other = OTHER_NAMES.get(name)
+    if other in known:
+        return f": write {other}={written(value)}"
+    homes = [method for method, form in REGISTRY.items() if name in form.options()]
+    place = next((argument for argument in ("method", "methods") if argument in known), None)
+    if homes and place is not None:
+        method = str(told.get(place, ""))
+        if method.partition(":")[0] not in homes:
+            method = homes[0]
+        joint = "," if ":" in method else ":"
+        text = f"{method}{joint}{name}={option_text(value)}"
+        return f", which is an option of a method: write {place}={text!r}"
+    near = get_close_matches(name, known, 1)
+    return f": did you mean {near[0]}?" if near else f": it has {', '.join(known)}"
+
+
+def check_callback(callback: Any) -> None:
+    """Refuse what cannot be called with a record and a state, before the run begins."""
+    remedy = "give a function of two arguments, as def callback(record, state)"
+    if not callable(callback):
+        raise TypeError(f"callback={callback!r} must be a function: {remedy}")
+    try:
+        takes = signature(callback)
+    except (TypeError, ValueError):  # of a function in C that does not tell
+        return
+    try:
+        takes.bind(None, None)
+    except TypeError:
+        name = getattr(callback, "__name__", type(callback).__name__)
+        raise TypeError(
+            f"callback={name}{takes} cannot take a record and a state: {remedy}"
+        ) from None

@@ -18,7 +18,7 @@ from localpower.core.checks import count_or_share, one_of, real, sine, whole
 from localpower.core.linalg import Array
 from localpower.core.machine import cores
 from localpower.core.share import Share
-from localpower.core.text import duration, html_table, size, table
+from localpower.core.text import counted, duration, frame, html_table, size, table
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.base import Engine
@@ -28,6 +28,7 @@ from localpower.methods.base import EXTRA
 from localpower.methods.costs import SMALL, TYPICAL, Cost, Problem, costs, explain
 from localpower.methods.growing import guessed
 from localpower.methods.scaling import SCALES, columns, describe, prepare
+from localpower.options import hinting
 from localpower.worker.replies import unpacked
 from localpower.worker.shard import EngineBlock, Shard, cut
 from localpower.worker.tasks import GramTriangle
@@ -47,7 +48,7 @@ HEAD = ("method", "rounds", "hops", "up", "down", "flops", "seconds", "note")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The costs of all methods, cheapest first. Prints as a table.
+    """The costs of all methods, cheapest first. Prints as a table, and has `to_frame`.
 
     Attributes
     ----------
@@ -89,6 +90,10 @@ class Plan:
     def _repr_html_(self) -> str:
         return html_table(self._about(), HEAD, map(_cells, self.rows))
 
+    def to_frame(self) -> Any:
+        """The same as a pandas data frame, one line for each method."""
+        return frame("Plan.to_frame", Cost, self.rows, without=["ledger"])
+
     def _about(self) -> list[str]:
         return [self.question, f"rounds are {self.basis}"]
 
@@ -106,6 +111,7 @@ def _cells(row: Cost) -> tuple[str, ...]:
     )
 
 
+@hinting
 def plan(
     data: Any,
     rank: float,
@@ -190,7 +196,7 @@ def plan(
         stored=about.stored,
     )
     question = (
-        f"rank {rank} of {n} x {d} in {len(problem.sizes)} shards to {problem.tol:.0e}; "
+        f"rank {rank} of {n} x {d} in {counted(len(problem.sizes), 'shard')} to {problem.tol:.0e}; "
         "bytes are per worker, with set-up and factors"
     )
     rows = tuple(cost for _, cost in costs(problem, about.values))

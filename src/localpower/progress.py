@@ -1,4 +1,4 @@
-"""Where a long job stands: one line on a terminal, with an estimate of the time left."""
+"""Where a long job stands: one line on a terminal or below a cell, with the time left."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from html import escape
 from math import inf, log
 from threading import Event, Lock, Thread
 from typing import Any, TextIO
+from uuid import uuid4
 
 import numpy as np
 
@@ -86,15 +88,33 @@ class Line:
             self.show("")
 
 
-class Progress:
-    """Shows a run while it is entered: after a second on a terminal, not at all elsewhere.
+class NotebookLine(Line):
+    """One line below a cell of a notebook; it is empty at the end."""
 
-    ``True`` shows at once, and plain lines where there is no terminal; ``False`` never. A thread
-    does so, as a round may take long; what the run itself spends on it is an assignment.
+    def __init__(self, shell: Any) -> None:
+        super().__init__(sys.stderr)
+        self.live = True
+        self._publish = shell.display_pub.publish
+        self._where: dict[str, Any] = {"transient": {"display_id": f"localpower-{uuid4().hex}"}}
+
+    def show(self, text: str) -> None:
+        """Write over what was shown before."""
+        shown = {"text/plain": text, "text/html": f"<pre>{escape(text)}</pre>" if text else ""}
+        self._publish(shown, **self._where)
+        self._where["update"] = True
+        self.open = bool(text)
+
+
+class Progress:
+    """Shows a run while it is entered: after a second on a terminal or in a notebook.
+
+    ``True`` shows at once, and plain lines elsewhere; ``False`` never. A thread does so, as a round
+    may take long; what the run itself spends on it is an assignment.
     """
 
     def __init__(self, shown: bool | None = None, stream: TextIO | None = None) -> None:
-        self._line = Line(sys.stderr if stream is None else stream)
+        shell = notebook() if stream is None else None
+        self._line = Line(stream or sys.stderr) if shell is None else NotebookLine(shell)
         self._shown = self._line.live if shown is None else shown
         self._patience = PATIENCE if shown is None else 0.0
         self._lock, self._done = Lock(), Event()
@@ -113,7 +133,8 @@ class Progress:
             return progress
         if progress is not None and not isinstance(progress, bool):
             raise TypeError(
-                f"progress={progress!r} must be True, False, or None: on a terminal, after a second"
+                f"progress={progress!r} must be True, False, or None, which shows it on terminals "
+                "and in notebooks after a second"
             )
         return cls(progress)
 
@@ -210,6 +231,13 @@ class Progress:
         """Whatever is wrong with the terminal, the run goes on."""
         with suppress(Exception):
             show()
+
+
+def notebook() -> Any:
+    """The shell of the notebook that this runs in; None elsewhere."""
+    known = sys.modules.get("IPython")
+    shell = None if known is None else known.get_ipython()
+    return shell if hasattr(shell, "kernel") else None
 
 
 def is_terminal(stream: Any) -> bool:

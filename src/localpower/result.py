@@ -21,9 +21,10 @@ from localpower.core.files import locked, replacing, synchronise
 from localpower.core.ledger import Ledger, Record, Round
 from localpower.core.linalg import Array
 from localpower.core.share import Reach
-from localpower.core.text import html_table, size
+from localpower.core.text import counted, html_table, size
 from localpower.data.missing import TOLD
 from localpower.show import figures, report, shares, summary
+from localpower.show.history import History
 from localpower.stopping import REASONS
 from localpower.worker import wire
 
@@ -55,12 +56,13 @@ class Result:
         What columns were divided by afterwards, in float64 likewise. A range beyond the largest
         number counts as that.
     explained_variance, explained_variance_ratio : (k,) ndarray
-        Variance of the data along each component, and as a share of the total variance. Divided
-        by n - 1 if centred (as scikit-learn's PCA), else by n (as its TruncatedSVD).
+        The explained variance: that of the data along each component, and its share of the total
+        variance. Divided by n - 1 if centred (as scikit-learn's PCA), else by n (as its
+        TruncatedSVD).
     history : tuple of Record
-        One record per round of the method.
+        One record per round of the method; prints as a table, and has `to_frame`.
     ledger : Ledger
-        Everything that was communicated, in all phases.
+        Everything that was communicated, in all phases; likewise.
     run : dict
         What was asked and on what: options, seed, shape, versions.
     """
@@ -73,9 +75,13 @@ class Result:
     scale: Array | None
     explained_variance: Array
     explained_variance_ratio: Array
-    history: tuple[Record, ...]
+    history: History
     ledger: Ledger
     run: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if type(self.history) is tuple:  # as it comes from another process
+            object.__setattr__(self, "history", History(self.history))
 
     @property
     def residuals(self) -> Array | None:
@@ -139,18 +145,20 @@ class Result:
 
     def _more(self) -> list[str]:
         more = len(self.singular_values) - MOST_SHOWN
-        return [f"and {more} components more"] if more > 0 else []
+        return [f"and {counted(more, 'more component')}"] if more > 0 else []
 
     def _about(self) -> list[str]:
         """What was run on what, what that moved, and what is known of the answer."""
         run, ledger, rounds = self.run, self.ledger, len(self.history)
         k, d = self.components.shape
+        shards = counted(run.get("workers", "?"), "shard")
         what = [
             f"{run.get('method', 'svd')}: rank {k} of {run.get('rows', '?')} x {d} "
-            f"{self.components.dtype} in {run.get('workers', '?')} shards, {rounds} "
-            f"round{'s' * (rounds != 1)}, seed {run.get('seed')}",
-            f"moved {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
-            f"{ledger.messages} messages, set-up and factors included",
+            f"{self.components.dtype} in "
+            f"{shards}, seed {run.get('seed')}",
+            f"{counted(rounds, 'round')} of the method, {ledger.rounds} with set-up and "
+            f"factors: {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
+            f"{ledger.messages} messages",
             *filter(None, [shares.reach_text(self)]),
             *self._certificate(),
             *(f"{count} {TOLD[name]}" for name, count in run.get("missing", {}).items()),
@@ -241,17 +249,34 @@ class Result:
 
     def report(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         data: Any = None,
         *,
         grid: tuple[int, int] | None = None,
-    ) -> Path:
+        color: Any = None,
+        ids: Any = None,
+    ) -> Any:
         """Write the page of the run to `path`: one HTML file that needs no network.
 
         It tells what was asked and what came out, what the certificate means, how the run
-        converged, variance, components, where the time went, faults, and how to do it again. The
-        `data` that were fitted, if given, add scores and how much shards differ; `grid` lays
-        columns out as images, (rows, columns), which a square number of them is by default.
+        converged, variance, components, where the time went, faults, and how to do it again.
+        Without a `path`, the page is returned, and a notebook shows it.
+
+        Parameters
+        ----------
+        path : path, optional
+            An ``.html`` file.
+        data : optional
+            The rows that were fitted. They add scores, and how much shards differ.
+        grid : (int, int), optional
+            Rows and columns of images, where columns of the data are pixels. A square number of
+            columns without names is laid out as a square by default.
+        color : str, int or array_like, optional
+            What scores are coloured by: the name of a column of the data, fitted or not, or one
+            value for each row. By default the labels that `read` set aside.
+        ids : str, int or array_like, optional
+            What rows are called when you point at them; like `color`. By default the index of a
+            pandas frame, or the number of the row.
 
         Examples
         --------
@@ -261,18 +286,24 @@ class Result:
         ...     lp.pca(X, 2, rng=0).report(pathlib.Path(folder, "run.html"), X).name
         'run.html'
         """
-        return report.write(self, path, data, grid)
+        return report.write(self, path, data, grid, color, ids)
 
     def plot(
-        self, kind: str | None = None, data: Any = None, *, grid: tuple[int, int] | None = None
+        self,
+        kind: str | None = None,
+        data: Any = None,
+        *,
+        grid: tuple[int, int] | None = None,
+        color: Any = None,
+        ids: Any = None,
     ) -> Any:
         """Draw pictures of the page as a matplotlib ``Figure``, which has `savefig`.
 
-        `kind` is ``"convergence"``, ``"variance"``, ``"components"``, ``"scores"``, ``"shards"``
-        or ``"timeline"``; by default all for which there is something to draw. `data` and `grid`
-        are those of `report`.
+        `kind` is ``"convergence"``, ``"variance"``, ``"components"``, ``"scores"``, ``"biplot"``,
+        ``"shards"`` or ``"timeline"``; by default all for which there is something to draw. The
+        other arguments are those of `report`. A notebook shows the figure by itself.
         """
-        return figures.plot(self, kind, data, grid)
+        return figures.plot(self, kind, data, grid, color, ids)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the directory `path`: ``model.npz`` and ``run.json``.
@@ -324,13 +355,13 @@ class Result:
             _check_arrays(arrays)
             return cls(
                 **{name: arrays.get(name) for name in ARRAY_FIELDS},  # type: ignore[arg-type]
-                history=tuple(Record(**record) for record in readable["history"]),
+                history=History(Record(**record) for record in readable["history"]),
                 ledger=Ledger(tuple(Round(**record) for record in readable["ledger"])),
                 run=dict(readable["run"]),
             )
         except FileNotFoundError as error:
             raise DataError(
-                f"{folder} is not a model: {error.filename} is missing; give what fit wrote"
+                f"{folder} is not a model: {error.filename} is missing; give the folder of a model"
             ) from error
         except DataError:
             raise
@@ -346,7 +377,9 @@ def model_folder(path: str | os.PathLike[str]) -> Path:
     """Check that a model can be written to `path`."""
     folder = Path(path)
     if not os.fspath(path) or (folder.exists() and not folder.is_dir()):
-        raise ValueError(f"path={os.fspath(path)!r} is no directory; a model is written into one")
+        raise ValueError(
+            f"path={os.fspath(path)!r} is not a folder; a model is written into a folder"
+        )
     return folder
 
 

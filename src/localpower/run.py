@@ -42,6 +42,7 @@ from localpower.planning import problem_of, tolerance
 from localpower.progress import Goal, Progress
 from localpower.result import Result
 from localpower.shape_checks import check_fit, check_rank
+from localpower.show.history import History
 from localpower.stopping import Outcome, StoppingRule, conclude, good_enough
 from localpower.version import __version__
 from localpower.worker.shard import EngineBlock, Shard
@@ -352,7 +353,7 @@ class Run:
             scale=exactly(how.scale),
             explained_variance=cast(variance),
             explained_variance_ratio=cast(ratio),
-            history=self.outcome.history,
+            history=History(self.outcome.history),
             ledger=self.engine.ledger,
             run=self.run,
         )

@@ -100,7 +100,7 @@ def test_an_address_that_an_engine_does_not_take_is_refused():
         for address in ("toy:4", "toy://somewhere", "toy:", "inline:2"):
             with pytest.raises(ValueError, match=f"engine='{address}' is not known"):
                 lp.connect(address)
-    with pytest.raises(ValueError, match="name='a:b' is no name of an engine"):
+    with pytest.raises(ValueError, match="name='a:b' cannot name an engine"):
         register("a:b", Toy)
 
 

@@ -325,7 +325,7 @@ def add_reading(command: Parser, data: str = "data") -> None:
     names: Any = {"type": lambda text: text.split(","), "metavar": "A,B", "action": Extend}
     add("--drop", help="columns to leave out, by names or numbers (from 0)", **names)
     add("--columns", help="columns to take", **names)
-    add("--label", metavar="A", help="column of labels, kept apart from the features")
+    add("--label", metavar="A", help="column of labels, set aside; it colours pictures")
     add("--missing", choices=["drop", "mean", "error"], metavar="HOW",
         help="drop rows with missing values, or fill in the mean of columns (error)")  # fmt: skip
     add("--memory", metavar="SIZE", help="what rows may take, as 2GB (half of what is free)")

@@ -7,13 +7,17 @@ message, shapes and a few scalars (under 500 bytes on our own wire) are not coun
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+
+from localpower.core.text import counted, few, frame, html_table, size, table
+
+HEAD = ("phase", "task", "messages", "up", "down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All rounds of a run in order, and their totals.
+    """All rounds of a run in order, and their totals. Prints as a table.
 
     Examples
     --------
@@ -61,6 +65,29 @@ class Ledger:
     """
 
     records: tuple[Round, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([self._about(), table(HEAD, self._lines())])
+
+    def _repr_html_(self) -> str:
+        return html_table([self._about()], HEAD, self._lines())
+
+    def _about(self) -> str:
+        what = counted(self.rounds, "round")
+        if self.exchanges:
+            what += f" and {counted(self.exchanges, 'exchange')} with some shards"
+        return f"{what}: {size(self.bytes_up)} up and {size(self.bytes_down)} down"
+
+    def _lines(self) -> list[Sequence[str]]:
+        records = [
+            (r.phase, r.task, f"{r.messages:,}", size(r.bytes_up), size(r.bytes_down))
+            for r in self.records
+        ]
+        return few(records, "rounds")
+
+    def to_frame(self) -> Any:
+        """The same as a pandas data frame, one line for each round."""
+        return frame("Ledger.to_frame", Round, self.records)
 
     def phase(self, name: str) -> Ledger:
         """Return the account of one phase alone."""

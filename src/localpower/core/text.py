@@ -1,15 +1,21 @@
-"""Numbers and tables for people: sizes, times, tables as text and as HTML."""
+"""Numbers and tables for people: sizes, times, tables as text, as HTML and as data frames."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from html import escape
+from importlib import import_module
 from textwrap import wrap
+from typing import Any
+
+from localpower.core.errors import MissingExtra
 
 BYTES = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 SECONDS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 SHORT = {"µs": 1e-6, "ms": 1e-3, "s": 1.0}  # units of a time axis
 LONGEST, WIDE = 28, 100  # characters of a table's first column, and of a line
+MOST_LINES = 20  # of a table whose length is that of a run
 
 
 def size(count: float) -> str:
@@ -43,9 +49,21 @@ def unit_of(most: float, units: Mapping[str, float]) -> tuple[str, float]:
     return fitting[-1] if fitting else next(iter(units.items()))
 
 
+def counted(count: int | str, what: str) -> str:
+    """So many things, one of which is called `what`.
+
+    Examples
+    --------
+    >>> counted(1, "round"), counted(2000, "round"), counted("?", "row")
+    ('1 round', '2,000 rounds', '? rows')
+    """
+    number = f"{count:,}" if isinstance(count, int) else count
+    return f"{number} {what}{'s' * (count != 1)}"
+
+
 def power(value: float) -> str:
     """A number such as a tolerance, as people write it: 1e-8."""
-    return f"{value:g}".replace("e-0", "e-")
+    return f"{value:.3g}".replace("e-0", "e-")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -105,6 +123,30 @@ def html_table(about: Sequence[str], head: Sequence[str], rows: Iterable[Sequenc
         f"<thead><tr>{cells('th', [text.strip() for text in head])}</tr></thead>"
         f"<tbody>{body}</tbody></table>"
     )
+
+
+def few(lines: Sequence[Sequence[str]], unit: str) -> list[Sequence[str]]:
+    """The first and the last lines of a long table, and how many are left out between them.
+
+    Examples
+    --------
+    >>> few([[str(n)] for n in range(30)], "rounds")[9:12]
+    [['9'], ('…', 'and 10 more rounds'), ['20']]
+    """
+    left, half = len(lines) - MOST_LINES, MOST_LINES // 2
+    if left <= 1:
+        return [*lines]
+    return [*lines[:half], ("…", f"and {left:,} more {unit}"), *lines[-half:]]
+
+
+def frame(what: str, kind: type, records: Iterable[Any], without: Sequence[str] = ()) -> Any:
+    """A pandas frame: a line for each record, a column for each field; `what` asks for it."""
+    try:
+        pandas = import_module("pandas")
+    except ImportError as error:
+        raise MissingExtra(what, "pandas") from error
+    names = [entry.name for entry in fields(kind) if entry.name not in without]
+    return pandas.DataFrame([[getattr(r, name) for name in names] for r in records], columns=names)
 
 
 LEFT, RIGHT = ' class="text" style="text-align: left"', ' style="text-align: right"'

@@ -373,7 +373,9 @@ def _labelled(tables: list[Table], labels: Any) -> list[Table]:
     labels = np.asarray(labels).reshape(-1)
     counts = [_rows(table) for table in tables]
     if len(labels) != sum(counts):
-        raise DataError(f"labels has {len(labels)} entries for {sum(counts)} rows; give one each")
+        raise DataError(
+            f"labels has {len(labels)} entries for {sum(counts)} rows; give one for each row"
+        )
     parts = np.split(labels, np.cumsum(counts)[:-1])
     return [replace(table, labels=part) for table, part in zip(tables, parts, strict=True)]
 

@@ -86,7 +86,7 @@ class DaskWorkers(ClusterEngine):
             )
         if isinstance(address, str) and not _has_port(address):
             raise ValueError(
-                f"engine={address!r} is no host and port of a scheduler: write it as in "
+                f"engine={address!r} is not the host and port of a scheduler: write it as in "
                 "'dask://host:8786' or 'tcp://host:8786'"
             )
         if address is None and multiprocessing.current_process().daemon:

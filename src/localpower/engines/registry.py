@@ -94,7 +94,7 @@ def register(
     2
     """
     if not name.isidentifier():
-        raise ValueError(f"name={name!r} is no name of an engine: take letters, digits and _")
+        raise ValueError(f"name={name!r} cannot name an engine: take letters, digits and _")
     ROWS[name] = Row(factory, tuple(objects), "", takes_address, takes_workers, shared)
 
 

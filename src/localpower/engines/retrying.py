@@ -188,7 +188,9 @@ class Retrying(Engine):
         try:
             content = self._of_no_rows(question, number)
         except Exception as error:
-            raise WorkerLost(f"shard {number} is lost: there is no way on without it") from error
+            raise WorkerLost(
+                f"shard {number} is lost, and the run cannot go on without it"
+            ) from error
         then = "left out"
         if number in self._last and isinstance(question, PowerSteps) and question.steps == 1:
             Z, Y = self._last[number]

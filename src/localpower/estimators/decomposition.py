@@ -25,6 +25,7 @@ from localpower.planning import tolerance
 from localpower.result import Result
 from localpower.run import MOST_NAMES, OWN_ROUNDS
 from localpower.scores.tables import is_table
+from localpower.show.history import History
 from localpower.worker.shard import work_type
 
 PASSED_ON = ("scale", "workers", "partition", "engine", "memory", "faults", "certainty")
@@ -324,7 +325,7 @@ def leading(result: Result, count: int) -> Result:
         singular_values=result.singular_values[:count],
         explained_variance=result.explained_variance[:count],
         explained_variance_ratio=result.explained_variance_ratio[:count],
-        history=tuple(replace(record, **known) for record in result.history),
+        history=History(replace(record, **known) for record in result.history),
         run=run,
     )
 

@@ -360,7 +360,13 @@ def method_from(given: Any, argument: str = "method") -> Method:
 
 
 def methods_from(given: Any, argument: str = "methods") -> dict[str, Method]:
-    """Methods by the texts that were given: one text with commas, or several texts or methods."""
+    """Methods by the texts that were given: one text with commas, or several texts or methods.
+
+    A mapping has names of its own for them; in it, options may stand in a mapping, too.
+    """
+    if isinstance(given, Mapping) and given:
+        named = {str(name): _method_of(name, how, argument) for name, how in given.items()}
+        return {name: method_from(how, f"{argument}[{name!r}]") for name, how in named.items()}
     if isinstance(given, str):
         given = split(given, r",(?!\s*\w+\s*=)")
     if isinstance(given, Method):
@@ -369,7 +375,7 @@ def methods_from(given: Any, argument: str = "methods") -> dict[str, Method]:
         every = list(given)
     except TypeError:
         raise TypeError(
-            f"{argument}={given!r} must be names, as 'auto,{next(iter(REGISTRY))}', or a list"
+            f"{argument}={given!r} must be names, as '{','.join([*REGISTRY][:2])}', or a list"
         ) from None
     if not every:
         raise ValueError(f"{argument} is empty: name at least one method")
@@ -377,6 +383,22 @@ def methods_from(given: Any, argument: str = "methods") -> dict[str, Method]:
         each.strip() if isinstance(each, str) else str(each): method_from(each, argument)
         for each in every
     }
+
+
+def _method_of(name: str, how: Any, argument: str) -> Any:
+    """A method whose options stand in a mapping as text, as ``{"method": "dpi", "width": 9}``."""
+    if not isinstance(how, Mapping):
+        return how
+    options = {key: written(value) for key, value in how.items() if key != "method"}
+    method = how.get("method")
+    if not isinstance(method, str):
+        fitting = [each for each, form in REGISTRY.items() if {*options} <= {*form.options()}]
+        remedy = {name: {"method": (fitting or [*REGISTRY])[0], **how}}
+        raise ValueError(
+            f"{argument}[{name!r}]={how!r} does not say which method: write {argument}={remedy!r}"
+        )
+    text = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{method}{',' if ':' in method else ':'}{text}" if text else method
 
 
 def split(text: str, pattern: str) -> list[str]:

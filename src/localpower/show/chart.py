@@ -15,7 +15,8 @@ from localpower.core.text import unit_of
 # Okabe and Ito's colours, which colour-blind readers tell apart; marks and dashes say it again.
 COLOURS = {
     **{"blue": "#0072B2", "orange": "#D55E00", "green": "#009E73", "pink": "#CC79A7"},
-    **{"yellow": "#E69F00", "black": "#000000", "sky": "#56B4E9", "grey": "#767676"},
+    **{"yellow": "#E69F00", "ink": "#000000", "sky": "#56B4E9", "grey": "#767676"},
+    **{"brown": "#8C510A", "purple": "#7B3FA0", "lime": "#8DB600"},  # where seven are too few
 }
 MARKERS = "os^DvPX*<>ph"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), ":", (0, (8, 2)))
@@ -44,10 +45,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Points in one colour: `kind` is line, bars, points, cloud, box, or level, a line across.
+    """Points in one colour: `kind` is line, bars, points, cloud, arrows, box, or level.
 
-    `base` is where bars begin; dashes and markers are matplotlib's, `every` says which points of a
-    line have a marker.
+    A level is a line across, arrows begin at zero. `base` is where bars begin; dashes and markers
+    are matplotlib's, `every` says which points of a line have a marker. Of a cloud, `tips` say what
+    each point is.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Series:
     base: Any = 0.0
     every: Any = None
     width: float = 1.5
+    tips: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chart:
-    """What to draw; `image` are weights from -1 to 1, and `notes` are colours and texts."""
+    """What to draw; `image` are weights from -1 to 1, and `notes` are colours and texts.
+
+    `names` stand beside their places, away from the middle.
+    """
 
     title: str
     x: Axis
@@ -82,6 +88,7 @@ class Chart:
     marks: Sequence[Mark] = ()
     image: Array | None = None
     notes: Sequence[tuple[str, str]] = ()
+    names: Sequence[Mark] = ()
 
 
 def looks(number: int) -> dict[str, Any]:

@@ -27,13 +27,17 @@ from localpower.show.chart import (
     looks,
     numbered,
 )
-from localpower.show.rows import Rows, Scores, Unlike
-from localpower.show.summary import MOST_DRAWN, SHOWN, Point, evenly
+from localpower.show.rows import Rows, Unlike
+from localpower.show.scatter import biplot, scores
+from localpower.show.summary import MOST_DRAWN, SHOWN, Point, distinct, evenly
 
 if TYPE_CHECKING:
     from localpower.result import Result
 
 TOLD = 42  # characters, with blanks to the longest, of names that fit below a picture
+CELLS = 120  # columns of a picture of weights, which are seen on a small screen
+FLAT = 0.1  # share of the height below which bars are not seen
+LEAST = 1e-6  # share of the largest, where smaller ones are drawn
 FLOOR = 1e-17  # where an error of zero is drawn
 AGAINST = {
     "rounds": ("rounds", None),
@@ -100,25 +104,30 @@ def variance(result: Result, rows: Rows | None = None) -> Chart:
              "so far")
         for i in shown.tolist()
     ]  # fmt: skip
-    series = [
-        Series("bars", shown + 1, share[shown], "blue", "of one component"),
-        Series("line", shown + 1, total[shown], "orange", "of all so far", "--"),
-    ]
-    y = linear(0.0, 1.05 * float(total[-1]), "share of the variance, %")
-    return Chart("Variance", numbered(1, len(share), "component"), y, series, marks)
+    x, marked = numbered(1, len(share), "component"), evenly(len(shown), 9)
+    if share.max() >= FLAT * total[-1]:
+        one = Series("bars", shown + 1, share[shown], "blue", "of one component")
+        y = linear(0.0, 1.05 * float(total[-1]), "share of the variance, %")
+    else:
+        seen = np.maximum(share[shown], LEAST * share.max())
+        one = Series("line", shown + 1, seen, "blue", "of one component", every=marked)
+        title = "share of the variance, %, logarithmic"
+        y = logarithmic([*seen, total[-1]], title, lambda value: f"{value:g}")
+    line = Series("line", shown + 1, total[shown], "orange", "of all so far", "--", every=marked)
+    return Chart("Variance", x, y, [one, line], marks)
 
 
 def components(result: Result, rows: Rows | None = None) -> Chart:
     """Weights by columns; of many columns, the heaviest of some side by side."""
     V = np.asarray(result.components[:SHOWN], dtype=np.float64)
-    names = summary.column_names(result)
+    names = distinct(summary.column_names(result))
     k, d = V.shape
-    parts = np.array_split(np.arange(d), min(d, MOST_DRAWN))
+    parts = np.array_split(np.arange(d), min(d, CELLS))
     heaviest = np.array([[part[np.abs(v[part]).argmax()] for part in parts] for v in V])
     shown = np.take_along_axis(V, heaviest, axis=1)
     many = f", the heaviest of each {len(parts[0])} side by side" if d > len(parts) else ""
     places = [(t * len(parts) / d, f"{t:,}") for t in counts(0, d - 1)]
-    if d * max(map(len, names)) <= TOLD:
+    if d * (max(map(len, names)) + 1) <= TOLD:
         places = list(enumerate(names))
     marks = [
         Mark(
@@ -133,33 +142,6 @@ def components(result: Result, rows: Rows | None = None) -> Chart:
     y = Axis(-k, 0, [(-i - 0.5, str(i + 1)) for i in range(k)], "component")
     weights = np.array([summary.relative(row) for row in shown])
     return Chart("Components", x, y, marks=marks, image=weights)
-
-
-def scores(result: Result, rows: Rows) -> Chart | str:
-    """Rows on the first two components, those of a shard that stands out in another colour."""
-    found = rows.scores
-    if not isinstance(found, Scores):
-        return found
-    finite = np.isfinite(found.points).all(axis=1)
-    points, marked = found.points[finite], found.marked[finite]
-    single = len(result.components) == 1
-    titles = ("row", "score on component 1") if single else ("component 1", "component 2")
-    x, y = (linear(*_limits(v), title) for v, title in zip(points.T, titles, strict=True))
-    labels = ("", "")
-    if marked.any() and isinstance(rows.unlike, Unlike):
-        labels = "the others", f"{rows.unlike.name(rows.unlike.farthest)}, which differs most"
-    series = [
-        Series("cloud", points[marked == mine, 0], points[marked == mine, 1], colour, label)
-        for mine, colour, label in zip((False, True), ("blue", "orange"), labels, strict=True)
-    ]
-    some = "" if len(found.points) == found.of else f", {len(found.points):,} of {found.of:,} rows"
-    return Chart(f"Scores{some}", x, y, series)
-
-
-def _limits(values: Array) -> tuple[float, float]:
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    room = 0.04 * (high - low) or 0.5 * abs(high) or 1.0
-    return low - room, high + room
 
 
 def shards(result: Result, rows: Rows) -> Chart | str:
@@ -242,6 +224,7 @@ CHARTS: dict[str, Callable[[Result, Rows], Chart | str]] = {
     "variance": variance,
     "components": components,
     "scores": scores,
+    "biplot": biplot,
     "shards": shards,
     "timeline": timeline,
 }

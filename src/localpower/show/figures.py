@@ -29,7 +29,9 @@ STYLE = {
     **{"lines.markersize": 5, "axes.grid": True, "grid.color": "#e4e4e4", "axes.axisbelow": True},
     **{"svg.fonttype": "none", "svg.hashsalt": "localpower"},  # text stays text, bytes repeat
 }
-PANEL = 5.2, 3.4  # inches
+HALO = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}  # of names on points
+PANEL = 5.2, 3.6  # inches
+WIDE, HANDLE = 72, 8  # characters of a legend's line, and what takes the room of such
 
 
 @contextmanager
@@ -37,11 +39,12 @@ def canvas(what: str, width: float, height: float) -> Iterator[Any]:
     """An empty figure in our style, whatever the user's own settings are; `what` needs it."""
     try:
         from matplotlib import style
-        from matplotlib.figure import Figure
+
+        from localpower.show.picture import Picture
     except ImportError as error:
         raise MissingExtra(what, "plot") from error
     with style.context(["default", STYLE]):
-        yield Figure(figsize=(width, height), layout="constrained", facecolor="white")
+        yield Picture(figsize=(width, height), layout="constrained", facecolor="white")
 
 
 def picture_path(path: str | PathLike[str]) -> Path:
@@ -66,15 +69,20 @@ def plot(
     kind: str | None = None,
     data: Any = None,
     grid: tuple[int, int] | None = None,
+    color: Any = None,
+    ids: Any = None,
 ) -> Any:
     """Draw one kind of chart, or all for which there is something to draw."""
     if kind is not None and kind not in CHARTS:
         raise ValueError(f"kind={kind!r} is not known: take one of {', '.join(CHARTS)}, or None")
     layout = summary.grid_of(result, grid)
     wanted = [kind] if kind else list(CHARTS)
-    rows = look(result, data, "shards" in wanted or "scores" in wanted, "scores" in wanted)
+    points = "scores" in wanted or "biplot" in wanted
+    rows = look(result, data, points or "shards" in wanted, points, color, ids)
     found = {name: CHARTS[name](result, rows) for name in wanted}
     drawn = {name: chart for name, chart in found.items() if isinstance(chart, Chart)}
+    if kind is None and "convergence" in drawn and len(drawn["convergence"].marks) == 1:
+        drawn.pop("convergence")  # one point says nothing of how a run converged
     if not drawn:
         raise ValueError(f"kind={kind!r}: {found[wanted[0]]}")
     columns = min(len(drawn), 2)
@@ -88,15 +96,17 @@ def plot(
                 axes = part.subplots()
                 draw(axes, chart)
                 axes.set(title=chart.title, xlabel=chart.x.title, ylabel=chart.y.title)
-                if any(one.label for one in chart.series):
-                    axes.legend()
+                _, labels = axes.get_legend_handles_labels()
+                if labels:  # below the picture, where it lies on nothing
+                    fitting = WIDE // (max(map(len, labels)) + HANDLE)
+                    part.legend(loc="outside lower center", ncols=min(max(fitting, 1), 4))
     return figure
 
 
-def compare(runs: Sequence[Any], path: str | PathLike[str], about: str, tol: float,
-            reference: str) -> Path:  # fmt: skip
-    """Draw methods side by side, against rounds and against bytes."""
-    target = picture_path(path)
+def compare(runs: Sequence[Any], path: str | PathLike[str] | None, about: str, tol: float,
+            reference: str) -> Any:  # fmt: skip
+    """Draw methods side by side, against rounds and against bytes; write that to a path."""
+    target = None if path is None else picture_path(path)
     with canvas("the picture of a comparison", 11.5, 4.6) as figure:
         for axes, across in zip(figure.subplots(1, 2), ("rounds", "bytes"), strict=True):
             chart = comparison(runs, across, tol, reference)
@@ -104,7 +114,7 @@ def compare(runs: Sequence[Any], path: str | PathLike[str], about: str, tol: flo
             axes.set(xlabel=chart.x.title, ylabel=chart.y.title if across == "rounds" else "")
         figure.suptitle(about, fontsize=11, x=0.01, ha="left")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right center")
-        return save(figure, target, f"Methods compared: {about}")
+        return figure if target is None else save(figure, target, f"Methods compared: {about}")
 
 
 def draw(axes: Any, chart: Chart) -> None:
@@ -127,6 +137,9 @@ def draw(axes: Any, chart: Chart) -> None:
         axes.grid(visible=False, axis="x")
         for name in axes.get_xticklabels():
             name.set(rotation=40, ha="right", rotation_mode="anchor")
+    for name in chart.names:
+        side = "right" if name.x < 0 else "left"
+        axes.text(name.x, name.y, f" {name.tip} ", ha=side, va="center", fontsize=8, bbox=HALO)
     for number, (colour, text) in enumerate(chart.notes):
         place = {"x": 0.97, "y": 0.93 - 0.24 * number, "transform": axes.transAxes}
         axes.text(**place, s=text, ha="right", va="top", color=COLOURS[colour])
@@ -137,8 +150,11 @@ def _draw_series(axes: Any, chart: Chart, one: Series) -> None:
     if one.kind == "bars":
         axes.bar(one.x, one.y - one.base, bottom=one.base, width=0.72, **look)
     elif one.kind in ("points", "cloud"):
-        faint = {"alpha": 0.6} if one.kind == "cloud" else {}
-        axes.scatter(one.x, one.y, s=8, linewidths=0, **faint, **look)
+        faint = {"alpha": 0.6, "s": 12} if one.kind == "cloud" else {"s": 8}
+        axes.scatter(one.x, one.y, linewidths=0, marker=one.marker, **faint, **look)
+    elif one.kind == "arrows":
+        for x, y in zip(one.x, one.y, strict=True):
+            axes.annotate("", (x, y), (0, 0), arrowprops={"arrowstyle": "->", "color": "black"})
     elif one.kind == "level":
         axes.axhline(one.y, linestyle=one.dash, linewidth=1, **look)
     elif one.kind == "box":

@@ -22,17 +22,29 @@ function show(mark) {
   tip.style.top = `${(above > 0 ? above : at.bottom + 8) + scrollY}px`;
 }
 
+// Without this script, a browser shows the title of a point by itself.
+for (const title of document.querySelectorAll('.area title')) {
+  title.parentElement.dataset.tip = title.textContent;
+  title.remove();
+}
+
 for (const area of document.querySelectorAll('.area')) {
   const marks = [...area.querySelectorAll('[data-tip]')];
   if (!marks.length) continue;
+  const cloud = marks[0].matches('path');
   const far = (mark, event) => {
     const r = mark.getBoundingClientRect();
     const across = r.left + r.width / 2 - event.clientX;
     const up = mark.classList.contains('tall') ? 0 : r.top + r.height / 2 - event.clientY;
-    return Math.abs(across) + Math.abs(up) / 4;
+    return cloud ? Math.hypot(across, up) : Math.abs(across) + Math.abs(up) / 4;
   };
   area.addEventListener('pointermove', event => {
-    show(marks.reduce((best, mark) => (far(mark, event) < far(best, event) ? mark : best)));
+    let best = null, least = cloud ? 24 : Infinity;
+    for (const mark of marks) {
+      const distance = far(mark, event);
+      if (distance < least) [best, least] = [mark, distance];
+    }
+    show(best);
   });
   area.addEventListener('pointerleave', () => show(null));
   area.addEventListener('focusin', event => show(event.target.closest('[data-tip]')));

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from localpower.core.text import duration, html_table, power, size
-from localpower.show import charts, shares, summary, svg
+from localpower.core.text import counted, duration, html_table, power, size
+from localpower.show import charts, scatter, shares, summary, svg
 from localpower.show.chart import Chart
 from localpower.show.rows import Rows, Scores, Unlike, look
 from localpower.show.summary import SHOWN, weight
@@ -30,18 +31,42 @@ if TYPE_CHECKING:
 HEAVY = 5  # columns that are named for a component
 NARROW = 14  # characters of a name that fit a narrow column
 MOST_FAULTS = 64
+MOST_TOLD = 400  # characters of an option
 
 
 def write(
     result: Result,
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     data: Any = None,
     grid: tuple[int, int] | None = None,
-) -> Path:
-    """Write the page of a run to `path`."""
+    color: Any = None,
+    ids: Any = None,
+) -> Path | Page:
+    """Write the page of a run to `path`; without one, return the page."""
+    if path is None:
+        return Page(page(result, data, grid, color, ids))
     target = page_path(path)
-    target.write_text(page(result, data, grid), encoding="utf-8")
+    target.write_text(page(result, data, grid, color, ids), encoding="utf-8")
     return target
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Page:
+    """The page of a run as HTML, which notebooks show below a cell."""
+
+    html: str
+
+    def __repr__(self) -> str:
+        return f"<page of a run, {size(len(self.html))}; report('run.html') writes it to a file>"
+
+    def _repr_html_(self) -> str:
+        return FRAME.format(escape(self.html))
+
+
+FRAME = (
+    '<iframe srcdoc="{}" sandbox="allow-scripts" title="the page of a run" '
+    'style="width: 100%; height: 40rem; border: 1px solid #8888"></iframe>'
+)
 
 
 def page_path(path: str | os.PathLike[str]) -> Path:
@@ -49,10 +74,16 @@ def page_path(path: str | os.PathLike[str]) -> Path:
     return summary.output_path(path, "a page", (".html", ".htm"))
 
 
-def page(result: Result, data: Any = None, grid: tuple[int, int] | None = None) -> str:
+def page(
+    result: Result,
+    data: Any = None,
+    grid: tuple[int, int] | None = None,
+    color: Any = None,
+    ids: Any = None,
+) -> str:
     """Return the page as HTML."""
     layout = summary.grid_of(result, grid)
-    rows = look(result, data)
+    rows = look(result, data, color=color, ids=ids)
     style, script = (
         files("localpower.show").joinpath(name).read_text("utf-8")
         for name in ("report.css", "report.js")
@@ -62,8 +93,8 @@ def page(result: Result, data: Any = None, grid: tuple[int, int] | None = None) 
     policy += f" 'sha256-{allowed}'"
     parts = (
         *(_head(result), _convergence(result), _variance(result), _components(result, layout)),
-        f'<div class="pair">{_scores(result, rows)}{_shards(result, rows)}</div>',
-        *(_timeline(result), _faults(result), _repeat(result)),
+        f'<div class="pair">{_scores(result, rows)}{_biplot(result, rows)}</div>',
+        *(_shards(result, rows), _timeline(result), _faults(result), _repeat(result)),
     )
     run = result.run
     title = escape(f"{run.get('method')}, rank {run.get('rank')}: a run of localpower")
@@ -80,33 +111,34 @@ def page(result: Result, data: Any = None, grid: tuple[int, int] | None = None) 
 def _head(result: Result) -> str:
     run, ledger = result.run, result.ledger
     found = summary.verdict(result)
-    kind = "principal components" if run.get("center") else "singular vectors"
+    kind = "principal component" if run.get("center") else "singular vector"
+    asked = counted(run.get("rank", "?"), kind)
     advice = f"<p><b>What to change:</b> {escape(found.advice)}</p>" if found.advice else ""
-    asked, text = shares.asked_share(run), shares.reach_text(result)
+    share_wanted, text = shares.asked_share(run), shares.reach_text(result)
     share = f'<p id="share">{escape(text[:1].upper() + text[1:])}.</p>' if text else ""
     at_once = (run.get("timeline") or {}).get("at_once")
     seconds = sum(record.seconds for record in result.history)
     facts = {
         "Data": (
-            f"{_count(run, 'rows')} rows × {_count(run, 'columns')} columns",
+            f"{_count(run, 'row')} × {_count(run, 'column')}",
             f"{run.get('dtype')}, {'centred' if run.get('center') else 'not centred'}, "
             f"{'scaled by ' + str(run['scale']) if run.get('scale') else 'not scaled'}",
         ),
         "Asked for": (
-            f"{kind} that explain {asked}" if asked else f"{run.get('rank')} {kind}",
+            f"{kind}s that explain {share_wanted}" if share_wanted else asked,
             f"to a sine of {power(run['tol'])}{_certainty(run)}"
             if run.get("tol")
             else "without a tolerance",
         ),
         "Method": (str(run.get("method")), str(run.get("why"))),
         "Where": (
-            f"{_count(run, 'workers')} shards on {run.get('engine')}",
+            f"{counted(run.get('workers', '?'), 'shard')} on {run.get('engine')}",
             f"{run.get('partition')}" + (f", {at_once} worked on at once" if at_once else ""),
         ),
         "Rounds": (
             f"{len(result.history):,} of the method",
             f"{ledger.rounds:,} with set-up and factors"
-            + (f", and {ledger.exchanges} exchanges" if ledger.exchanges else ""),
+            + (f", and {counted(ledger.exchanges, 'exchange')}" if ledger.exchanges else ""),
         ),
         "Moved": (
             f"{size(ledger.bytes_up)} up, {size(ledger.bytes_down)} down",
@@ -120,7 +152,7 @@ def _head(result: Result) -> str:
         for name, (value, more) in facts.items()
     )
     return (
-        f"<header><h1>{_count(run, 'rank')} {kind} of {_count(run, 'rows')} rows</h1>"
+        f"<header><h1>{_text(asked)} of {_text(_count(run, 'row'))}</h1>"
         f'<p class="soft">A run of localpower, {escape(str(run.get("method")))}</p></header>\n'
         f'<div class="verdict {found.mood}" id="verdict"><strong>{escape(found.title)}</strong>'
         f"<p>{_text(found.text)}</p>{share}{advice}</div>\n"
@@ -137,7 +169,7 @@ def _certainty(run: Mapping[str, Any]) -> str:
 
 
 def _count(run: Mapping[str, Any], name: str) -> str:
-    return f"{run[name]:,}" if isinstance(run.get(name), int) else "?"
+    return counted(run.get(f"{name}s", "?"), name)
 
 
 def _section(name: str, title: str, content: str) -> str:
@@ -198,7 +230,7 @@ def _variance(result: Result) -> str:
         for i in range(k)
     ]
     values = _table(heads, rows)
-    values += _soft(f"The first {k} of {len(share)}.") if k < len(share) else ""
+    values += _soft(f"and {counted(len(share) - k, 'more component')}") if k < len(share) else ""
     pair = f"<div>{svg.key(chart)}{svg.draw(chart)}</div><div>{values}</div>"
     return _section("variance", "Variance", f'{note}<div class="pair">{pair}</div>')
 
@@ -227,18 +259,22 @@ def _images(result: Result, layout: tuple[int, int]) -> str:
         for number, v in enumerate(result.components[:SHOWN], start=1)
     )
     note = _soft(
-        f"As images of {layout[0]} × {layout[1]} pixels, row after row. If columns are no pixels, "
-        "look at the map below; another layout is given by grid=(rows, columns) or --grid."
+        f"As images of {layout[0]} × {layout[1]} pixels, row after row. If columns are not pixels, "
+        "look at the map below. grid=(rows, columns) or --grid sets another layout."
     )
     return f'<ul class="images">{pictures}</ul>{note}'
 
 
 def _heavy(result: Result) -> str:
     """Name the columns of each component that have the largest weights."""
-    names, listed = summary.column_names(result), ""
+    full, listed = summary.column_names(result), ""
+    names = summary.distinct(full)
     for number, v in enumerate(result.components[:SHOWN], start=1):
         first = np.argsort(-np.abs(v), kind="stable")[:HEAVY]
-        lines = "".join(f"<span>{escape(names[j])}<b>{weight(v[j])}</b></span>" for j in first)
+        lines = "".join(
+            f'<span title="{escape(full[j])}">{escape(names[j])}<b>{weight(v[j])}</b></span>'
+            for j in first
+        )
         listed += f"<li><strong>component {number}</strong>{lines}</li>"
     title = "Heaviest columns" if len(names) > HEAVY else "Weights"
     long = " long" * (max(map(len, names)) > NARROW)
@@ -246,12 +282,30 @@ def _heavy(result: Result) -> str:
 
 
 def _scores(result: Result, rows: Rows) -> str:
-    found, chart = rows.scores, charts.scores(result, rows)
+    found, chart = rows.scores, scatter.scores(result, rows)
     if isinstance(chart, str) or not isinstance(found, Scores):
         return _missing("scores", "Scores", str(chart))
     drawn = "all" if len(found.points) == found.of else f"{len(found.points):,}, evenly drawn, of"
-    text = f"Rows on the first components: {drawn} {found.of:,} rows."
+    text = f"Rows on the first components: {drawn} {found.of:,} rows. "
+    if found.groups is not None:
+        text += f"Coloured by {found.by or 'the values given'}. "
+    text += "Point at a row to see which it is."
     return _section("scores", "Scores", _soft(text) + svg.key(chart) + svg.draw(chart, "square"))
+
+
+def _biplot(result: Result, rows: Rows) -> str:
+    chart = scatter.biplot(result, rows)
+    if isinstance(chart, str):
+        return _missing("biplot", "Biplot", chart)
+    d = result.components.shape[1]
+    many = (
+        f"the {len(chart.names)} heaviest of {d:,} columns" if d > len(chart.names) else "columns"
+    )
+    text = (
+        f"Arrows are {many}. Columns that point the same way rise and fall together; rows that lie "
+        "that way have much of them. Arrows are scaled to fit the picture."
+    )
+    return _section("biplot", "Biplot", _soft(text) + svg.key(chart) + svg.draw(chart, "square"))
 
 
 def _shards(result: Result, rows: Rows) -> str:
@@ -341,7 +395,7 @@ def _repeat(result: Result) -> str:
         text = "The random numbers came from a generator that was given; its state is not recorded."
         parts.append(_soft(text))
     options = [
-        [name, str(value)]
+        [name, summary.shortened(str(value), MOST_TOLD)]
         for name, value in run.items()
         if name not in ("timeline", "faults", "names", "command", "call", "residuals", "degraded")
     ]

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from localpower.core.linalg import Array
 from localpower.data.partition import Partition, partition
-from localpower.data.source import Source, open_source
+from localpower.data.source import Source
 from localpower.diagnostics.heterogeneity import estimated_etas, etas
 from localpower.engines.blas import one_blas_thread
 from localpower.methods.scaling import dividing
+from localpower.show.sample import Sample, is_name, one_each, opened
 from localpower.show.summary import evenly, shortened
 from localpower.worker.local_matrix import LocalMatrix
-from localpower.worker.shard import cut, is_stored
 
 if TYPE_CHECKING:
     from localpower.result import Result
@@ -64,11 +64,17 @@ class Unlike:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Points of the first two components, and which are of the shard that stands out."""
+    """Points of the first two components, and which are of the shard that stands out.
+
+    `ids` say which rows they are; `groups` is what they are coloured by, and `by` its name.
+    """
 
     points: Array
     of: int
     marked: NDArray[np.bool_]
+    ids: Sequence[str] = ()
+    groups: NDArray[Any] | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,13 +90,21 @@ NO_SCORES = f"give data=, or run with return_u=True, {NO_DATA}"
 NO_SHARDS = f"give the rows, data=data, {NO_DATA}"
 
 
-def look(result: Result, data: Any = None, shards: bool = True, scores: bool = True) -> Rows:
-    """Look at the rows, if they are given: scores of some, differences of shards."""
+def look(
+    result: Result,
+    data: Any = None,
+    shards: bool = True,
+    scores: bool = True,
+    color: Any = None,
+    ids: Any = None,
+) -> Rows:
+    """Look at the rows, if they are given: scores of some, differences of shards.
+
+    `color` and `ids` are values, one for each row, or the name of a column that has them.
+    """
     if data is None:
-        return Rows(_from_left(result) or NO_SCORES, NO_SHARDS)
-    names = result.run.get("names")
-    source = open_source(data, columns=result.components.shape[1], like=names)
-    try:
+        return Rows(_from_left(result, color, ids) or NO_SCORES, NO_SHARDS)
+    with opened(result, data, quiet=is_name(color) or is_name(ids)) as source:
         if source.columns != result.components.shape[1]:
             raise ValueError(
                 f"data has {source.columns} columns where the model has "
@@ -101,37 +115,35 @@ def look(result: Result, data: Any = None, shards: bool = True, scores: bool = T
             unlike = shown if isinstance(shown, str) else _unlike(result, source, shown)
         if not scores:
             return Rows("", unlike)
-        mark = None
+        some = evenly(source.rows, MOST_POINTS)
+        marked = np.zeros(len(some), bool)
         if isinstance(unlike, Unlike) and isinstance(shown, Partition) and unlike.stands_out:
-            mark = _rows_of(shown, unlike.farthest)
-        return Rows(_scores(result, source, mark), unlike)
-    finally:
-        if source is not data:
-            source.close()
+            marked = _rows_of(shown, unlike.farthest)[some]
+        return Rows(_scores(Sample(result, data, source, some), marked, color, ids), unlike)
 
 
-def _from_left(result: Result) -> Scores | None:
+def _from_left(result: Result, color: Any, ids: Any) -> Scores | None:
     """Scores of the rows that were fitted, from their left singular vectors."""
+    for name, given in (("color", color), ("ids", ids)):
+        if is_name(given) or (given is not None and result.U is None):
+            raise ValueError(f"{name}={given!r} tells of rows, which are not known: give data=")
     if not isinstance(result.U, np.ndarray):  # nor if it is where the rows are
         return None
-    some = evenly(len(result.U), MOST_POINTS)
+    n = len(result.U)
+    some = evenly(n, MOST_POINTS)
     points = result.U[some][:, :2].astype(np.float64) * result.singular_values[:2]
-    return Scores(_flat(points, some), len(result.U), np.zeros(len(some), bool))
+    called = [f"row {i}" for i in some] if ids is None else one_each(ids, "ids", n)[some]
+    groups = None if color is None else one_each(color, "color", n)[some]
+    return Scores(_flat(points, some), n, np.zeros(len(some), bool), [*map(str, called)], groups)
 
 
-def _scores(result: Result, source: Source, mark: NDArray[np.bool_] | None) -> Scores:
-    some = evenly(source.rows, MOST_POINTS)
-    pieces, first = [], 0
-    for piece in source.pieces:
-        mine = [i - first for i in some if first <= i < first + piece.shape[0]]
-        first += piece.shape[0]
-        if is_stored(piece):
-            pieces += [cut(piece, i, i + 1).read() for i in mine]
-        elif mine:
-            pieces.append(piece[mine])
-    points = result.transform(pieces)[:, :2].astype(np.float64)
-    marked = np.zeros(len(some), bool) if mark is None else mark[some]
-    return Scores(_flat(points, some), source.rows, marked)
+def _scores(sample: Sample, marked: NDArray[np.bool_], color: Any, ids: Any) -> Scores:
+    points = sample.result.transform(sample.pieces())[:, :2].astype(np.float64)
+    by, groups = str(color) if is_name(color) else "", sample.values(color, "color")
+    if color is None and (known := sample.source.labels) is not None:
+        by, groups = "label", known[sample.some]
+    flat = _flat(points, sample.some)
+    return Scores(flat, sample.source.rows, marked, sample.ids(ids), groups, by)
 
 
 def _flat(points: Array, rows: Sequence[int]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -86,16 +87,57 @@ def grid_of(result: Result, grid: tuple[int, int] | None) -> tuple[int, int] | N
 
 
 def column_names(result: Result) -> list[str]:
-    """Names of the columns, or their numbers from 0."""
+    """Names of the columns in full, or their numbers from 0."""
     names, d = result.run.get("names"), result.components.shape[1]
     if names is not None and len(names) == d:
-        return [shortened(str(name)) for name in names]
+        return [str(name) for name in names]
     return [f"column {number}" for number in range(d)]
 
 
-def shortened(name: str) -> str:
-    """A name as much as is shown of it."""
-    return name if len(name) <= LONG else f"{name[: LONG - 1]}…"
+def shortened(name: str, most: int = LONG) -> str:
+    """Both ends of a name that is too long.
+
+    Examples
+    --------
+    >>> shortened("temperature of the inner wall", 15)
+    'tempera…er wall'
+    """
+    tail = (most - 1) // 2
+    return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[len(name) - tail :]}"
+
+
+def distinct(names: Sequence[str], most: int = LONG) -> list[str]:
+    """Names that are short enough, and still differ: by their ends, else by what is between.
+
+    Examples
+    --------
+    >>> distinct(["temperature of wall 1 at noon", "temperature of wall 2 at noon"], 16)
+    ['tempera…1…t noon', 'tempera…2…t noon']
+    """
+    short = [shortened(name, most) for name in names]
+    counts = Counter(short)
+    same: dict[str, list[int]] = {}
+    for number, ends in enumerate(short):
+        if counts[ends] > 1 and len(names[number]) > most:
+            same.setdefault(ends, []).append(number)
+    for numbers in same.values():
+        alike = [names[number] for number in numbers]
+        first = _in_common(alike)
+        last = _in_common([name[first:][::-1] for name in alike])
+        for number in numbers:
+            name = names[number]
+            middle = f"…{name[first : len(name) - last]}…"
+            if len(middle) > most // 2:  # too long to be shown: the number of the column will do
+                middle = f"…[{number}]…"
+            short[number] = shortened(name, most - len(middle) + 1).replace("…", middle, 1)
+    return short
+
+
+def _in_common(texts: Sequence[str]) -> int:
+    """Characters that all texts begin with."""
+    low, high = min(texts), max(texts)
+    differ = (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
+    return next(differ, min(len(low), len(high)))
 
 
 def shares(result: Result) -> tuple[Array, Array]:

@@ -41,6 +41,7 @@ def draw(chart: Chart, kind: str = "", style: str = "") -> str:
         )
     names = [f'<span class="y" style="top:{_down(y, v)}%">{text(t)}</span>' for v, t in y.ticks]
     names += [f'<span class="x" style="left:{x.at(v)}%">{text(t)}</span>' for v, t in x.ticks]
+    names += [_beside(chart, name) for name in chart.names]
     spots = [_spot(chart, mark, number) for number, mark in enumerate(chart.marks)]
     return (
         f'<div class="chart" role="group" aria-label="{escape(chart.title)}">'
@@ -71,6 +72,16 @@ def _across(look: str, y: Axis, value: float) -> str:
     return f'<line class="{look}" x1="0" x2="100" y1="{level}" y2="{level}"/>'
 
 
+def _beside(chart: Chart, name: Mark) -> str:
+    """A name beside its place: away from the middle, and not out of the picture."""
+    across, down = chart.x.at(name.x), _down(chart.y, name.y or 0.0)
+    left = name.x < 0
+    side = f"right:{round(100 - across, 3)}%" if left else f"left:{across}%"
+    room = f"max-width:{across}%" if left else f"max-width:calc({round(100 - across, 3)}% + 1.4rem)"
+    shown = escape(name.tip)
+    return f'<span class="name" style="top:{down}%;{side};{room}" title="{shown}">{shown}</span>'
+
+
 def _spot(chart: Chart, mark: Mark, number: int) -> str:
     """A place for pointer and keyboard, which tells values."""
     place = f'style="left:{chart.x.at(mark.x)}%"'
@@ -97,6 +108,17 @@ def _series(chart: Chart, one: Series) -> str:
     places = [f"{x.at(a)} {_down(y, b)}" for a, b in pairs]
     if not places:
         return ""
+    if one.tips:
+        told = zip(places, one.tips, strict=True)
+        return "".join(
+            f'<path class="cloud {one.colour}" d="M{place}h0"><title>{escape(tip)}</title></path>'
+            for place, tip in told
+        )
+    if one.kind == "arrows":
+        middle = f"{x.at(0)} {_down(y, 0)}"
+        lines = "".join(f"M{middle}L{place}" for place in places)
+        heads = "".join(f"M{place}h0" for place in places)
+        return f'<path class="line ink" d="{lines}"/><path class="dots ink" d="{heads}"/>'
     dots = "".join(f"M{place}h0" for place in places)
     if one.kind != "line":
         look = "cloud" if one.kind == "cloud" else "dots"

@@ -38,7 +38,7 @@ class Stored:
         """Refuse what no file holds, so that nothing is allocated for it."""
         text = isinstance(self.path, str) and isinstance(self.origin, str)
         if not text or not self.path or "\0" in self.path:
-            raise DataError(f"{self.path!r:.200} is no path of a file")
+            raise DataError(f"{self.path!r:.200} is not the path of a file")
         lengths = self.shape if isinstance(self.shape, tuple) else (None,)
         stamped = isinstance(self.stamp, tuple) and len(self.stamp) == 4
         size, *rest = self.stamp if stamped else (None,)

@@ -193,7 +193,7 @@ def _form(value: Any, values: list[Any], arrays: list[np.ndarray[Any, Any]]) -> 
             raise TypeError(f"an array of {value.dtype} cannot be sent")
         arrays.append(np.ascontiguousarray(value, dtype=little))
         return ("array", ARRAY_NAMES[little], *value.shape)
-    if kind is tuple or kind is list:
+    if isinstance(value, tuple | list):
         before = len(values)
         inner = _forms(value, values, arrays)
         if any(inner):

@@ -128,7 +128,7 @@ def _delimiter(lines: list[str], options: Options) -> str:
         given = options.delimiter
         if len(given) != 1 or given in '"\r\n#.+-' or given.isalnum() or not given.isascii():
             raise ValueError(
-                f"delimiter={given!r} is not possible: give one character, as ',' or '\\t'"
+                f"delimiter={given!r} cannot separate fields: give one character, as ',' or '\\t'"
             )
         return given
     return max(DELIMITERS, key=lambda delimiter: _fit(lines, delimiter))

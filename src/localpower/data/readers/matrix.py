@@ -163,7 +163,8 @@ def columns_of(
     """Choose columns of a matrix by number, or by name where there are such."""
     if np.dtype(dtype).kind not in "fiub":
         raise DataError(
-            f"{where} has dtype {dtype}, not real numbers: leave out or encode such columns"
+            f"{where} has dtype {dtype}, not real numbers: leave out such columns, or encode them "
+            "as numbers"
         )
     taken, label = choose(names, count, options, where)
     check_columns([], len(taken), where)

@@ -1,0 +1,81 @@
+"""A stranger's first calls: a wrong name is answered by the right one, before anything runs."""
+
+import numpy as np
+import pytest
+
+import localpower as lp
+
+A = np.random.default_rng(0).standard_normal((60, 6)) * 0.7 ** np.arange(6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: lp.pca(A, 3, random_state=0), r"^pca\(\) has no argument random_state: .* rng=0$"),
+        (lambda: lp.svd(A, 3, seed=7), r"^svd\(\) has no argument seed: write rng=7$"),
+        (lambda: lp.pca(A, n_components=3), r"^pca\(\) has no argument n_components: .* rank=3$"),
+        (lambda: lp.svd(A, 3, n_iter=9), r"write max_rounds=9$"),
+        (lambda: lp.plan((60, 6), 3, n_jobs=2), r"^plan\(\) has no .* n_jobs: write workers=2$"),
+        (lambda: lp.pca(A, 3, ranks=4), r"^pca\(\) has no argument ranks: did you mean rank\?$"),
+        (lambda: lp.pca(A, 3, wibble=4), r"^pca\(\) has no argument wibble: it has data, rank, "),
+        (lambda: lp.svd(A, 3, steps=4), r"option of a method: write method='local_power:steps=4'$"),
+        (lambda: lp.svd(A, 3, "dpi", width=5), r"write method='dpi:width=5'$"),
+        (
+            lambda: lp.svd(A, 3, method="dpi:wire=float32", width=5),
+            r"write method='dpi:wire=float32,width=5'$",
+        ),
+        (
+            lambda: lp.svd(A, 3, lp.LocalPower(steps=2), align="none"),
+            r"write method='local_power:steps=2,align=none'$",
+        ),
+        (lambda: lp.svd(A, 3, "gram", steps=4), r"write method='local_power:steps=4'$"),
+        (lambda: lp.compare(A, 3, steps=4), r"write methods='local_power:steps=4'$"),
+        (lambda: lp.compare(A, 3, method="dpi"), r"did you mean methods\?$"),
+    ],
+)
+def test_an_unknown_argument_is_answered_by_the_right_one(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_what_is_advised_works():
+    assert lp.svd(A, 3, method="dpi:wire=float32,width=5", max_rounds=2, rng=0).run["width"] == 5
+    assert lp.svd(A, 3, "local_power:steps=2,align=none", max_rounds=2, rng=0).history[0].steps == 2
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [lambda record: None, lambda: None, lambda record, state, more: None, lambda *, record: None],
+)
+def test_a_callback_that_cannot_be_called_is_refused_before_the_run(callback):
+    with pytest.raises(TypeError, match=r"callback=<lambda>\(.*two arguments, as def callback"):
+        lp.svd("/nowhere/at/all.npy", 2, callback=callback)
+
+
+@pytest.mark.parametrize("take", [lambda *both: both, lambda record, state, more=0: record])
+def test_a_callback_that_can_be_called_is(take):
+    assert lp.svd(A, 2, "dpi", max_rounds=2, rng=0, callback=take).reason == "callback"
+
+
+def test_methods_may_have_names_of_the_users_own():
+    named = {"p=2": {"method": "local_power", "steps": 2}, "p=4": "local_power:steps=4"}
+    found = lp.compare(A, 2, methods=named | {"plain": lp.LocalPower()}, workers=3, max_rounds=3)
+    assert {row.method for row in found} == {"p=2", "p=4", "plain"}
+    assert found["p=2"].result.run["options"]["steps"] == "2"
+    assert "p=2" in str(found)
+    with pytest.raises(ValueError, match="does not say which method: write methods=") as caught:
+        lp.compare(A, 2, methods={"p=2": {"steps": 2}})
+    advised = eval(str(caught.value).partition("write methods=")[2])
+    again = lp.compare(A, 2, methods=advised, workers=3, max_rounds=3)
+    assert again["p=2"].result.run["options"]["steps"] == "2"
+    with pytest.raises(ValueError, match=r"methods\['a'\]='local_power:steps=x'"):
+        lp.compare(A, 2, methods={"a": "local_power:steps=x"})
+
+
+def test_a_result_says_which_rounds_are_the_methods_and_which_are_all():
+    result = lp.svd(A, 2, "dpi", max_rounds=3, workers=2, rng=0)
+    assert len(result.history) == 3
+    assert f"3 rounds of the method, {result.ledger.rounds} with set-up and factors" in str(result)
+    one = lp.svd(A, 2, "gram", workers=1, rng=0)
+    assert f"1 round of the method, {one.ledger.rounds} with set-up and factors" in str(one)
+    assert "in 1 shard, seed" in str(one)
