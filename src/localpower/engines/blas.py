@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import scipy.linalg  # noqa: F401 (it has a BLAS of its own, which is limited if it is loaded)
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _lock = threading.Lock()
 _users = 0
-_limit: threadpool_limits | None = None
+_limit: Any = None
+_known: tuple[int, ThreadpoolController] | None = None
 
 
 @contextmanager
@@ -23,7 +26,7 @@ def one_blas_thread() -> Iterator[None]:
     global _users, _limit
     with _lock:
         if _users == 0:
-            _limit = threadpool_limits(1, user_api="blas")
+            _limit = _libraries().limit(limits=1, user_api="blas")
         _users += 1
     try:
         yield
@@ -33,6 +36,18 @@ def one_blas_thread() -> Iterator[None]:
             if _users == 0 and _limit is not None:
                 _limit.restore_original_limits()
                 _limit = None
+
+
+def _libraries() -> ThreadpoolController:
+    """BLAS libraries of this process: looked for again where modules were imported since.
+
+    To look takes a millisecond, as long as a small problem.
+    """
+    global _known
+    modules = len(sys.modules)
+    if _known is None or _known[0] != modules:
+        _known = modules, ThreadpoolController()
+    return _known[1]
 
 
 def one_thread_in_worker() -> AbstractContextManager[None]:
