@@ -227,3 +227,14 @@ def test_fields_are_found(which, count, lines):
 )
 def test_unusual_lines_are_not_cut_into_fields(which, text):
     assert kernels.fields(text, ord(","), 2) is None
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("places", [np.int32, np.int64])
+def test_sparse_extremes_are_those_of_the_entries(which, dtype, places):
+    X = sparse.csr_array(np.array([[0, -2, 0, 5], [3, -1, 0, 0], [4, 0, 0, 0]], dtype))
+    X.indices, X.indptr = X.indices.astype(places), X.indptr.astype(places)
+    low, high, count = kernels.extremes(X)
+    np.testing.assert_array_equal(low, [3, -2, np.inf, 5])
+    np.testing.assert_array_equal(high, [4, -1, -np.inf, 5])
+    np.testing.assert_array_equal(count, [2, 2, 0, 1])

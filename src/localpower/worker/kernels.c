@@ -246,6 +246,19 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP
     return !bad;                                                                                   \
   }
 
+/* Least and largest entry of each column of a CSR matrix with n entries, and how many those are. */
+#define EXTREMES(T)                                                                                \
+  TARGET void extremes_##T(ptrdiff_t n, const int32_t *restrict column, const T *restrict value,   \
+                           double *restrict low, double *restrict high, int64_t *restrict count) { \
+    for (ptrdiff_t k = 0; k < n; k++) {                                                            \
+      int32_t j = column[k];                                                                       \
+      double x = value[k];                                                                         \
+      low[j] = x < low[j] ? x : low[j];                                                            \
+      high[j] = x > high[j] ? x : high[j];                                                         \
+      count[j]++;                                                                                  \
+    }                                                                                              \
+  }
+
 /* How often a byte occurs; sums of a byte's width are what the machine adds fastest. */
 TARGET ptrdiff_t occurrences(const uint8_t *text, ptrdiff_t n, uint8_t byte) {
   ptrdiff_t total = 0;
@@ -307,6 +320,8 @@ TARGET int fields(const uint8_t *text, ptrdiff_t n, uint8_t delimiter, ptrdiff_t
 
 INTERLEAVE(double)
 INTERLEAVE(float)
+EXTREMES(double)
+EXTREMES(float)
 STATISTICS(double)
 STATISTICS(float)
 PANEL(double, double4, 4, 1, 8)

@@ -56,6 +56,8 @@ def _library() -> Any:
         statistics = getattr(library, f"statistics_{name}")
         statistics.argtypes = [pointer, size, size, ctypes.c_double, *[pointer] * 5]
         statistics.restype = number
+        extremes = getattr(library, f"extremes_{name}")
+        extremes.argtypes, extremes.restype = [size, *[pointer] * 5], None
         interleave = getattr(library, f"interleave_{name}")
         interleave.argtypes, interleave.restype = [pointer, size, size, pointer], None
     return library
@@ -145,6 +147,25 @@ def statistics(block: Array, unit: float) -> tuple[Array, Array, Array, Array] |
     take = getattr(LIBRARY, f"statistics_{C_NAMES[block.dtype]}")
     out = (a.ctypes.data for a in (low, high, mean, m2, work[0]))
     return (low, high, mean, m2) if take(block.ctypes.data, *block.shape, unit, *out) else None
+
+
+def extremes(block: Any) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Least and largest entry of each column of a CSR block, and how many entries it has.
+
+    Of a column without entries, they are infinite.
+    """
+    d = block.shape[1]
+    low, high = np.full(d, np.inf), np.full(d, -np.inf)
+    if LIBRARY is None or block.indices.dtype != np.int32 or block.data.dtype not in C_NAMES:
+        np.minimum.at(low, block.indices, block.data)
+        np.maximum.at(high, block.indices, block.data)
+        return low, high, np.bincount(block.indices, minlength=d)
+    count = np.zeros(d, np.int64)
+    take = getattr(LIBRARY, f"extremes_{C_NAMES[block.data.dtype]}")
+    column, value = np.ascontiguousarray(block.indices), np.ascontiguousarray(block.data)
+    places = (array.ctypes.data for array in (column, value, low, high, count))
+    take(len(value), *places)
+    return low, high, count
 
 
 class GramProduct:
