@@ -5,18 +5,26 @@
 All are measured in turns in one run, the best of several counts. Ours is what a fit does: as many
 shards as cores, each with BLAS at one thread, on the default engine's pool; the plain expression
 has all BLAS threads. The limit is the larger of the bytes over the measured read bandwidth and the
-operations over the measured rate of matrix multiplication, on all cores.
+operations over the measured rate of matrix multiplication, on all cores; BLAS may have narrower
+vectors than ours, so a share may be above 1. Of sparse rows it is also what a loop takes that does
+nothing but fetch the row of Z and the row of Y that each entry names, and write the latter: a few
+lines of C, where there is a compiler.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import ctypes
 import os
+import shutil
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from scipy import sparse
@@ -42,6 +50,22 @@ CASES = [
     ("CSR 0.5 %", 200_000, 5000, 10, "float32", 0.005),
     ("CSR 0.5 %", 200_000, 5000, 32, "float64", 0.005),
 ]
+
+
+GATHERS = """
+#include <stddef.h>
+#include <stdint.h>
+enum { r = WIDTH }; /* known, so that the sums are kept in registers, as ours are */
+void touch(ptrdiff_t n, const int32_t *column, const double *Z, double *Y) {
+  double sums[r] = {0};
+  for (ptrdiff_t k = 0; k < n; k++) {
+    const double *z = Z + column[k] * r;
+    double *y = Y + column[k] * r;
+    for (ptrdiff_t c = 0; c < r; c++) sums[c] += z[c], y[c] += 1;
+  }
+  for (ptrdiff_t c = 0; c < r; c++) Y[c] += sums[c];
+}
+"""
 
 
 def best(calls: dict[Callable[[], object], int], repeats: int) -> list[float]:
@@ -73,6 +97,30 @@ def bandwidth(repeats: int) -> float:
     with ThreadPoolExecutor(CORES) as pool:
         (seconds,) = best({lambda: list(pool.map(np.max, parts)): 1}, repeats)
     return A.nbytes / seconds
+
+
+def gather_seconds(X: object, r: int, repeats: int) -> float:
+    """Seconds that fetching rows of Z and of Y takes, for all entries, on all cores at once."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or not sparse.issparse(X):
+        return 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "touch.c"), Path(folder, "touch.so")
+        source.write_text(GATHERS.replace("WIDTH", str(r)), encoding="utf-8")
+        flags = ["-O3", "-march=native", "-fPIC", "-shared"]
+        subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
+        touch = ctypes.CDLL(str(library)).touch
+    touch.argtypes = [ctypes.c_ssize_t, *[ctypes.c_void_p] * 3]
+    parts = [np.ascontiguousarray(part) for part in np.array_split(X.indices, CORES)]
+    places = [(np.zeros((X.shape[1], r)), np.zeros((X.shape[1], r))) for _ in parts]
+
+    def one(part: np.ndarray, Z: np.ndarray, Y: np.ndarray) -> None:
+        touch(len(part), part.ctypes.data, Z.ctypes.data, Y.ctypes.data)
+
+    with ThreadPoolExecutor(CORES) as pool:
+        calls = {lambda: list(pool.map(lambda job: one(job[0], *job[1]),
+                                       zip(parts, places, strict=True))): 1}  # fmt: skip
+        return best(calls, repeats)[0]
 
 
 def matrix(rows: int, columns: int, dtype: str, density: float | str | None) -> object:
@@ -116,11 +164,13 @@ def measure(case: tuple, repeats: int) -> dict[str, object]:
 
         error = np.abs(ours() - plain()).max() / np.abs(plain()).max()
         mine, theirs = best({ours: 1, plain: CORES}, repeats)
-    limit = max(size / bandwidth(3), 4 * entries * r / gemm_rate(dtype, 3))
+    gathers = gather_seconds(X, r, repeats)
+    limit = max(size / bandwidth(3), 4 * entries * r / gemm_rate(dtype, 3), gathers)
     return {
         "case": name, "rows": rows, "columns": columns, "r": r, "dtype": dtype,
         "plain_ms": round(1e3 * theirs, 1), "ours_ms": round(1e3 * mine, 1),
-        "limit_ms": round(1e3 * limit, 1), "speedup": round(theirs / mine, 2),
+        "limit_ms": round(1e3 * limit, 1),
+        "gathers_ms": round(1e3 * gathers, 1), "speedup": round(theirs / mine, 2),
         "share_of_limit": round(limit / mine, 2), "difference": f"{error:.0e}",
         "kernels": "compiled" if kernels.LIBRARY else "numpy", "cores": CORES,
         "version": lp.__version__,

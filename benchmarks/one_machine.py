@@ -2,7 +2,9 @@
 
     LOCALPOWER_DATA=FOLDER python benchmarks/one_machine.py [--output benchmarks/one_machine.csv]
 
-Rank 10 of five shapes; centred, against `PCA`, and as they are, against `TruncatedSVD` and `svds`.
+Rank 10, or 50, of many shapes; centred, against `PCA`, and as they are, against `TruncatedSVD`,
+`svds`, a plain Gram matrix and, where they are installed, fbpca, PRIMME, torch and
+scikit-learn-intelex. Solvers that are not installed, or would take hours, are named and left out.
 The goal is the sine of the largest angle to the true subspace. The truth is ARPACK's at machine
 precision, with a bound of its own error from residuals and the gap. A solver with a knob is taken
 with the first, cheapest, setting of a ladder that reaches the goal. Time is all that a user waits
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
+import importlib.util
 import os
 import sys
 import time
@@ -47,6 +50,8 @@ QUICK, OFTEN = 3.0, 4  # seconds below which there are so many times more measur
 PATIENCE = 30.0  # seconds after which no further setting of a ladder is tried
 NOISE = 0.005  # of each entry, where the first column of the signal is 1
 WIDEST = 10_000  # columns up to which others are let form a covariance matrix
+MOST_WORK = 4e12  # operations up to which others are let compute all vectors
+SEED = 0  # of all rows
 POWERS = (3, 5, 7, 9, 12, 16, 21, 28, 37, 49, 65)
 TOLERANCES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5, 1e-6, 0.0)
 RESIDUALS = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)  # of LOBPCG's, of the norm of all rows
@@ -56,10 +61,10 @@ METHODS = ("gram", "tsqr", "block_lanczos", "block_krylov", "local_ritz:start=ra
 # Rows
 
 
-def dense(rows: int, columns: int) -> np.ndarray:
-    """Gaussian rows about a mean, with deviations that fall as 1/j plus noise, mixed."""
-    rng = np.random.default_rng(0)
-    deviations = np.hypot(1 / np.arange(1, columns + 1), NOISE)
+def dense(rows: int, columns: int, decay: float = 1.0, dtype: str = "float64") -> np.ndarray:
+    """Gaussian rows about a mean, with deviations that fall as j^-decay plus noise, mixed."""
+    rng = np.random.default_rng(SEED)
+    deviations = np.hypot(np.arange(1, columns + 1) ** -decay, NOISE)
     mirror = rng.standard_normal(columns)
     mirror /= np.linalg.norm(mirror)
     mean = rng.standard_normal(columns) / np.sqrt(columns)
@@ -69,12 +74,12 @@ def dense(rows: int, columns: int) -> np.ndarray:
         part *= deviations
         part -= np.outer(part @ mirror, 2 * mirror)
         part += mean
-    return X
+    return X.astype(dtype, copy=False)
 
 
 def scattered(rows: int, columns: int, density: float) -> sparse.csr_array:
     """Sparse rows whose columns shrink as j^(-3/4)."""
-    X = sparse.random_array((rows, columns), density=density, format="csr", rng=0)
+    X = sparse.random_array((rows, columns), density=density, format="csr", rng=SEED)
     X.data /= (1.0 + X.indices) ** 0.75
     return X
 
@@ -84,12 +89,31 @@ def mnist() -> np.ndarray:
     return load("mnist", "uniform").X
 
 
-SHAPES: dict[str, Callable[[], Any]] = {
-    "tall": partial(dense, 1_000_000, 100),
-    "square": partial(dense, 5000, 5000),
-    "wide": partial(dense, 2000, 50_000),
-    "sparse": partial(scattered, 200_000, 50_000, 0.001),
-    "mnist": mnist,
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How rows are made, how many components are asked for, and whether also centred ones."""
+
+    make: Callable[[], Any]
+    rank: int = RANK
+    centred: bool = True
+    goal: float | None = None  # where it is another than that of all
+
+
+SHAPES: dict[str, Shape] = {
+    "tall": Shape(partial(dense, 1_000_000, 100)),
+    "square": Shape(partial(dense, 5000, 5000)),
+    "wide": Shape(partial(dense, 2000, 50_000)),
+    "sparse": Shape(partial(scattered, 200_000, 50_000, 0.001), centred=False),
+    "mnist": Shape(mnist),
+    "small": Shape(partial(dense, 1000, 50)),
+    "slow": Shape(partial(dense, 4000, 3000, 0.5), centred=False),
+    "few rows": Shape(partial(dense, 1500, 20_000), centred=False),
+    "rank 50": Shape(partial(dense, 60_000, 800), 50, centred=False),
+    "tall, rank 50": Shape(partial(dense, 100_000, 1000), 50, centred=False),
+    "float32": Shape(partial(dense, 400_000, 200, 1.0, "float32"), centred=False, goal=3e-4),
+    "flat": Shape(partial(dense, 10_000, 10_000, 0.1), centred=False),
+    "sparse, 40 a row": Shape(partial(scattered, 60_000, 15_000, 40 / 15_000), centred=False),
+    "sparse, large": Shape(partial(scattered, 1_000_000, 100_000, 2e-4), centred=False),
 }
 
 
@@ -99,19 +123,54 @@ Fit = Callable[[Any], np.ndarray]  # from rows to components, (k, d)
 Ladder = Iterable[tuple[str, Fit]]
 
 
-def fit_pca(X: Any, **options: Any) -> np.ndarray:
+def fit_pca(X: Any, rank: int, **options: Any) -> np.ndarray:
     """Principal components by scikit-learn."""
-    return PCA(RANK, random_state=0, **options).fit(X).components_
+    return PCA(rank, random_state=0, **options).fit(X).components_
 
 
-def fit_truncated(X: Any, **options: Any) -> np.ndarray:
+def fit_intel(X: Any, rank: int, **options: Any) -> np.ndarray:
+    """Principal components by scikit-learn-intelex."""
+    from sklearnex import decomposition
+
+    return decomposition.PCA(rank, random_state=0, **options).fit(X).components_
+
+
+def fit_truncated(X: Any, rank: int, **options: Any) -> np.ndarray:
     """Right singular vectors by scikit-learn."""
-    return TruncatedSVD(RANK, random_state=0, **options).fit(X).components_
+    return TruncatedSVD(rank, random_state=0, **options).fit(X).components_
 
 
-def fit_svds(X: Any, **options: Any) -> np.ndarray:
+def fit_svds(X: Any, rank: int, **options: Any) -> np.ndarray:
     """Right singular vectors by scipy."""
-    return svds(X, RANK, return_singular_vectors="vh", rng=0, **options)[2]
+    return svds(X, rank, return_singular_vectors="vh", rng=0, **options)[2]
+
+
+def fit_gram(X: Any, rank: int) -> np.ndarray:
+    """Right singular vectors as a user would write it down with numpy."""
+    return np.linalg.eigh(X.T @ X)[1][:, ::-1][:, :rank].T
+
+
+def fit_fbpca(X: Any, rank: int, **options: Any) -> np.ndarray:
+    """Right singular vectors by fbpca."""
+    import fbpca
+
+    np.random.seed(0)  # noqa: NPY002 (it has no other way)
+    return fbpca.pca(X, rank, raw=True, **options)[2]
+
+
+def fit_primme(X: Any, rank: int, **options: Any) -> np.ndarray:
+    """Right singular vectors by PRIMME."""
+    import primme
+
+    return primme.svds(X, rank, **options)[2]
+
+
+def fit_torch(X: Any, rank: int, **options: Any) -> np.ndarray:
+    """Right singular vectors by torch."""
+    import torch
+
+    torch.manual_seed(0)
+    return torch.pca_lowrank(torch.from_numpy(X), rank, center=False, **options)[2].numpy().T
 
 
 def ladder(fit: Callable[..., np.ndarray], knob: str, values: Iterable[Any], **options: Any) -> Any:
@@ -120,29 +179,62 @@ def ladder(fit: Callable[..., np.ndarray], knob: str, values: Iterable[Any], **o
         yield f"{knob}={value}", partial(fit, **options, **{knob: value})
 
 
-def others(X: Any, centred: bool) -> Iterator[tuple[str, Ladder]]:
+def is_there(name: str, module: str) -> bool:
+    """Whether a solver is installed; says so if not."""
+    there = importlib.util.find_spec(module) is not None
+    if not there:
+        print(f"  {name} is left out: {module} is not installed")
+    return there
+
+
+def is_feasible(name: str, X: Any, squares: bool = True) -> bool:
+    """Whether a solver that computes all vectors ends today; says so if not."""
+    small, large = sorted(X.shape)
+    d = X.shape[1]
+    work = (2 * X.shape[0] * d**2 + 9 * d**3) if squares else 14 * large * small**2
+    if sparse.issparse(X) or work > MOST_WORK or (squares and d > WIDEST):
+        print(f"  {name} is left out: it would compute all vectors of {X.shape}")
+        return False
+    return True
+
+
+def others(X: Any, rank: int, centred: bool) -> Iterator[tuple[str, Ladder]]:
     """Yield all other solvers that apply."""
+    pca, truncated = partial(fit_pca, rank=rank), partial(fit_truncated, rank=rank)
+    scipys = partial(fit_svds, rank=rank)
     if centred:
-        yield "PCA full", [("", partial(fit_pca, svd_solver="full"))]
-        if X.shape[1] <= WIDEST:
-            yield "PCA covariance_eigh", [("", partial(fit_pca, svd_solver="covariance_eigh"))]
-        else:
-            print(f"  PCA covariance_eigh is left out: {8 * X.shape[1] ** 2 / 1e9:.0f} GB")
-        yield "PCA arpack", ladder(fit_pca, "tol", TOLERANCES, svd_solver="arpack")
-        yield "PCA randomized", ladder(fit_pca, "iterated_power", POWERS, svd_solver="randomized")
+        if is_feasible("PCA full", X, squares=False):
+            yield "PCA full", [("", partial(pca, svd_solver="full"))]
+        if is_feasible("PCA covariance_eigh", X):
+            yield "PCA covariance_eigh", [("", partial(pca, svd_solver="covariance_eigh"))]
+            if is_there("intelex PCA", "sklearnex"):
+                intel = partial(fit_intel, rank=rank, svd_solver="covariance_eigh")
+                yield "intelex PCA", [("", intel)]
+        yield "PCA arpack", ladder(pca, "tol", TOLERANCES, svd_solver="arpack")
+        yield "PCA randomized", ladder(pca, "iterated_power", POWERS, svd_solver="randomized")
         return
-    yield "TruncatedSVD arpack", ladder(fit_truncated, "tol", TOLERANCES, algorithm="arpack")
-    yield "TruncatedSVD randomized", ladder(fit_truncated, "n_iter", POWERS)
-    yield "svds arpack", ladder(fit_svds, "tol", TOLERANCES, solver="arpack")
-    yield "svds propack", ladder(fit_svds, "tol", TOLERANCES, solver="propack")
+    if is_feasible("numpy Gram and eigh", X):
+        yield "numpy Gram and eigh", [("", partial(fit_gram, rank=rank))]
+    yield "TruncatedSVD arpack", ladder(truncated, "tol", TOLERANCES, algorithm="arpack")
+    yield "TruncatedSVD randomized", ladder(truncated, "n_iter", POWERS)
+    yield "svds arpack", ladder(scipys, "tol", TOLERANCES, solver="arpack")
+    yield "svds propack", ladder(scipys, "tol", TOLERANCES, solver="propack")
     norm = sparse.linalg.norm(X) if sparse.issparse(X) else np.linalg.norm(X)  # tol is absolute
-    lobpcg = partial(fit_svds, solver="lobpcg", maxiter=300)
+    lobpcg = partial(scipys, solver="lobpcg", maxiter=300)
     yield "svds lobpcg", ((f"tol={x}‖X‖", partial(lobpcg, tol=x * norm)) for x in RESIDUALS)
+    if is_there("fbpca", "fbpca"):
+        yield "fbpca", ladder(partial(fit_fbpca, rank=rank), "n_iter", POWERS)
+    if is_there("PRIMME", "primme"):
+        yield "PRIMME", ladder(partial(fit_primme, rank=rank), "tol", TOLERANCES[:-1])
+    if is_there("torch pca_lowrank", "torch") and not sparse.issparse(X):
+        yield "torch pca_lowrank", ladder(partial(fit_torch, rank=rank), "niter", POWERS)
 
 
-def fit_ours(X: Any, goal: float, centred: bool, kept: list[lp.Result], **how: Any) -> np.ndarray:
+def fit_ours(
+    X: Any, rank: int, goal: float, centred: bool, kept: list[lp.Result], **how: Any
+) -> np.ndarray:
     """Components by this package; the whole result is `kept`."""
-    result = (lp.pca if centred else lp.svd)(X, RANK, tol=goal, rng=0, **how)
+    result = (lp.pca if centred else lp.svd)(X, rank, tol=goal, rng=0, **how)
     kept.append(result)
     return result.components
 
@@ -179,6 +271,7 @@ class Row:
     reached: bool
     ratio_to_ours: float
     cores: int = CORES
+    seed: int = SEED
     version: str = lp.__version__
 
 
@@ -227,7 +320,8 @@ def climb(name: str, settings: Ladder, X: Any, target: np.ndarray, goal: float) 
 
 
 def operator(X: Any, mean: np.ndarray | None) -> LinearOperator:
-    """Rows less their mean, without a copy."""
+    """Rows less their mean, without a copy; of float32, in float64."""
+    X = X.astype(np.float64, copy=False)
     if mean is None:
         return sparse.linalg.aslinearoperator(X)
     one = np.ones(X.shape[0])
@@ -241,31 +335,35 @@ def operator(X: Any, mean: np.ndarray | None) -> LinearOperator:
     )
 
 
-def truth(X: Any, centred: bool) -> tuple[np.ndarray, str]:
+def truth(X: Any, rank: int, centred: bool) -> tuple[np.ndarray, str]:
     """True subspace, (d, k), and a sentence about its own error and the gap."""
-    A = operator(X, X.mean(axis=0) if centred else None)
-    _, S, Vt = svds(A, RANK + 1, tol=0, rng=1)
+    A = operator(X, X.mean(axis=0, dtype=np.float64) if centred else None)
+    _, S, Vt = svds(A, rank + 1, tol=0, rng=1)
     S, V = S[::-1], Vt[::-1].T
     R = A.rmatmat(A.matmat(V)) - V * S**2
-    bound = np.linalg.norm(R[:, :RANK], 2) / (S[RANK - 1] ** 2 - S[RANK] ** 2)
-    values = f"σ/σ_1 of 2, 10 and 11: {S[1] / S[0]:.3f}, {S[9] / S[0]:.4f}, {S[10] / S[0]:.4f}"
-    return V[:, :RANK], f"truth: residuals bound its angle by {bound:.0e}; {values}"
+    bound = np.linalg.norm(R[:, :rank], 2) / (S[rank - 1] ** 2 - S[rank] ** 2)
+    part = [S[k] / S[0] for k in (1, rank - 1, rank)]
+    values = f"σ/σ_1 of 2, {rank} and {rank + 1}: {part[0]:.3f}, {part[1]:.4f}, {part[2]:.4f}"
+    return V[:, :rank], f"truth: residuals bound its angle by {bound:.0e}; {values}"
 
 
-def compare(case: str, X: Any, centred: bool, options: argparse.Namespace) -> list[Row]:
+def compare(
+    case: str, X: Any, shape: Shape, centred: bool, options: argparse.Namespace
+) -> list[Row]:
     """Measure all solvers on one matrix, in turns, and print what comes out."""
-    print(f"\n{case}: {X.shape[0]} x {X.shape[1]}", flush=True)
-    target, about = truth(X, centred)
+    rank, goal = shape.rank, shape.goal or options.goal
+    print(f"\n{case}: {X.shape[0]} x {X.shape[1]}, rank {rank}", flush=True)
+    target, about = truth(X, rank, centred)
     print(f"  {about}")
     results: dict[str, list[lp.Result]] = {}
     runners = []
     for method in ("auto", *(METHODS if options.ways else ())):
         name = "ours" if method == "auto" else f"ours {method}"
-        fit = partial(fit_ours, goal=options.goal, centred=centred,
+        fit = partial(fit_ours, rank=rank, goal=goal, centred=centred,
                       kept=results.setdefault(name, []), method=method)  # fmt: skip
-        runners.append(climb(name, [("", fit)], X, target, options.goal))
-    for name, settings in others(X, centred):
-        runners.append(climb(name, settings, X, target, options.goal))
+        runners.append(climb(name, [("", fit)], X, target, goal))
+    for name, settings in others(X, rank, centred):
+        runners.append(climb(name, settings, X, target, goal))
     found = [runner for runner in runners if runner is not None]
     for turn in range(1, OFTEN * options.repeats):
         for runner in found:
@@ -274,12 +372,12 @@ def compare(case: str, X: Any, centred: bool, options: argparse.Namespace) -> li
     ours = found[0]
     ours.setting = str(results[ours.name][-1].run["why"])
     rows = [
-        Row(case, each.name, each.setting, round(each.best, 3), float(f"{each.angle:.1e}"),
-            each.angle <= options.goal, round(each.best / ours.best, 2))
+        Row(case, each.name, each.setting, round(each.best, 5), float(f"{each.angle:.1e}"),
+            each.angle <= goal, round(each.best / ours.best, 2))
         for each in found
     ]  # fmt: skip
     report(rows, results)
-    where(X, centred, options.goal)
+    where(X, rank, centred, goal)
     return rows
 
 
@@ -307,11 +405,11 @@ def against_others(rows: list[Row]) -> float | None:
     return min(times) if times and rows[0].reached else None
 
 
-def where(X: Any, centred: bool, goal: float) -> None:
+def where(X: Any, rank: int, centred: bool, goal: float) -> None:
     """Print where the time of ours goes, in one run more."""
     kept: list[lp.Result] = []
     with Timed() as engine:
-        fit = partial(fit_ours, goal=goal, centred=centred, kept=kept, engine=engine)
+        fit = partial(fit_ours, rank=rank, goal=goal, centred=centred, kept=kept, engine=engine)
         total, _ = take_time(fit, X)
         parts = dict(engine.seconds)
     rounds = sum(record.seconds for record in kept[0].history)
@@ -343,6 +441,7 @@ def known_rows(path: Path | None) -> list[Row]:
                 reached=row["reached"] == "True",
                 ratio_to_ours=float(row["ratio_to_ours"]),
                 cores=int(row["cores"]),
+                seed=int(row.get("seed") or 0),
                 version=row["version"],
             )
             for row in csv.DictReader(stream)
@@ -364,11 +463,12 @@ def main(arguments: list[str] | None = None) -> int:
         if shape == "mnist" and registry.find("mnist") is None:
             print(f"\nmnist is left out: {registry.how_to_get('mnist')}")
             continue
-        cases = {shape: False} if shape == "sparse" else {f"{shape}, centred": True, shape: False}
+        about = SHAPES[shape]
+        cases = {f"{shape}, centred": True, shape: False} if about.centred else {shape: False}
         cases = {name: how for name, how in cases.items() if all(r.shape != name for r in table)}
-        X = SHAPES[shape]() if cases else None
+        X = about.make() if cases else None
         for case, centred in cases.items():
-            table += compare(case, X, centred, options)
+            table += compare(case, X, about, centred, options)
             if options.output:
                 write(table, options.output)
         del X

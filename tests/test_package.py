@@ -74,3 +74,28 @@ def test_blas_threads_are_restored_after_overlapping_runs():
         assert threads() == {1}
         second.close()
         assert threads() == before
+
+
+def test_libraries_of_blas_are_looked_for_again_only_after_an_import(monkeypatch):
+    import sys
+    from types import ModuleType
+
+    from localpower.engines import blas
+
+    first = blas._libraries()
+    assert blas._libraries() is first
+    monkeypatch.setitem(sys.modules, "a_module_that_may_bring_its_own_blas", ModuleType("own"))
+    assert blas._libraries() is not first
+
+
+def threads_of_a_run(rows):
+    import threading
+
+    seen = []
+    lp.svd(np.eye(rows, 50), 2, callback=lambda *_: seen.extend(threading.enumerate()))
+    return [thread for thread in seen if thread.name.startswith("localpower")]
+
+
+def test_small_rows_start_no_threads():
+    assert not threads_of_a_run(1000)
+    assert threads_of_a_run(5000)

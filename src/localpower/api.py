@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from localpower.core.checks import count_or_share, one_of, sine, whole
@@ -274,11 +275,17 @@ def _return_u(given: dict[str, Any]) -> bool | str:
     return bool(asked)
 
 
+@cache
+def _defaults() -> dict[str, Any]:
+    """The parameters of `svd`, in order."""
+    return {name: p.default for name, p in inspect.signature(svd).parameters.items()}
+
+
 def _call(given: dict[str, Any], more: dict[str, Any]) -> str:
     """Write the call that does the same again; dots stand for what cannot be written."""
     told = given | more | {"workers": given["workers"] or more.get("workers")}
     told["method"] = str(method_from(given["method"]))
-    defaults = {name: p.default for name, p in inspect.signature(svd).parameters.items()}
+    defaults = _defaults()
     data, rank, *options = (name for name in defaults if name not in ("callback", "progress"))
     texts = {name: written(told[name]) for name in options}
     parts = [f"{name}={text}" for name, text in texts.items() if text != written(defaults[name])]

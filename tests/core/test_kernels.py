@@ -19,14 +19,37 @@ from localpower.worker.shard import Shard
 TYPES = [np.float32, np.float64]
 
 
-@pytest.fixture(params=["compiled", "numpy"])
+@pytest.fixture(params=["wide", "narrow", "numpy"])
 def which(request, monkeypatch):
-    """Run a test with either; the compiled ones are built wherever there is a compiler."""
-    if request.param == "numpy":
-        monkeypatch.setattr(kernels, "LIBRARY", None)
-    elif kernels.LIBRARY is None:
-        pytest.skip("the kernels were not compiled: no C compiler when the package was built")
+    """Run a test with each; the compiled ones are built wherever there is a compiler."""
+    take(request.param, monkeypatch)
     return request.param
+
+
+def take(which, monkeypatch):
+    if which == "numpy":
+        monkeypatch.setattr(kernels, "LIBRARY", None)
+        return
+    if kernels.LIBRARY is None:
+        pytest.skip("the kernels were not compiled: no C compiler when the package was built")
+    if which == "narrow":
+        monkeypatch.setattr(kernels.LIBRARY, "bytes_each", kernels.NARROW)
+    elif kernels.LIBRARY.bytes_each == kernels.NARROW:
+        pytest.skip("this machine has no wide vectors")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("width", [1, 4, 9, 10, 15, 32])
+def test_wide_vectors_do_not_change_a_bit(monkeypatch, dtype, width):
+    rng = np.random.default_rng(width)
+    X = rng.standard_normal((1100, 300)).astype(dtype)
+    Z, shift = rng.standard_normal((300, width)).astype(dtype), X.mean(axis=0)
+    blocks = [X, sparse.csr_array(np.where(X > 1, X, 0))]
+    take("wide", monkeypatch)
+    wide = [product(Z, less, block) for block in blocks for less in (None, shift)]
+    take("narrow", monkeypatch)
+    narrow = [product(Z, less, block) for block in blocks for less in (None, shift)]
+    np.testing.assert_array_equal(wide, narrow)
 
 
 def test_the_kernels_are_compiled_where_there_is_a_compiler():
@@ -204,3 +227,14 @@ def test_fields_are_found(which, count, lines):
 )
 def test_unusual_lines_are_not_cut_into_fields(which, text):
     assert kernels.fields(text, ord(","), 2) is None
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("places", [np.int32, np.int64])
+def test_sparse_extremes_are_those_of_the_entries(which, dtype, places):
+    X = sparse.csr_array(np.array([[0, -2, 0, 5], [3, -1, 0, 0], [4, 0, 0, 0]], dtype))
+    X.indices, X.indptr = X.indices.astype(places), X.indptr.astype(places)
+    low, high, count = kernels.extremes(X)
+    np.testing.assert_array_equal(low, [3, -2, np.inf, 5])
+    np.testing.assert_array_equal(high, [4, -1, -np.inf, 5])
+    np.testing.assert_array_equal(count, [2, 2, 0, 1])

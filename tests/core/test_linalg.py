@@ -84,3 +84,19 @@ def test_a_decomposition_that_divide_and_conquer_fails_at_is_made_by_iteration(m
     assert (U.shape, Vt.shape) == ((9, 5), (5, 5))
     with pytest.raises(np.linalg.LinAlgError):
         linalg.svd(np.full((3, 2), np.nan))
+
+
+def test_eigenvectors_of_the_same_matrix_are_remembered_and_cannot_be_changed():
+    from localpower.core.linalg import eigen
+
+    A = np.random.default_rng(0).standard_normal((6, 6))
+    H = A + A.T
+    _, vectors = eigen(H)
+    np.testing.assert_array_equal(vectors, np.linalg.eigh(H)[1])
+    assert eigen(H.T.copy())[1] is vectors
+    with pytest.raises(ValueError, match="read-only"):
+        vectors[0, 0] = 1.0
+    H[5, 5] += 1.0  # the same array, another matrix
+    assert eigen(H)[1] is not vectors
+    upper = np.triu(np.full((6, 6), 7.0), 1)
+    np.testing.assert_array_equal(eigen(np.tril(H) + upper)[0], np.linalg.eigh(H, "L")[0])

@@ -27,6 +27,10 @@ CASES = {
         FREE | V1 | {"sys/fs/cgroup/memory/box/memory.limit_in_bytes": "5000\n",
                      "sys/fs/cgroup/memory/box/memory.usage_in_bytes": "4000\n"}, 1000,
     ),
+    "version 1, no limit": (
+        V1 | {"sys/fs/cgroup/memory/box/memory.limit_in_bytes": "9223372036854771712\n",
+              "sys/fs/cgroup/memory/box/memory.usage_in_bytes": "4000\n"}, machine.UNKNOWN,
+    ),
     "pages of files are taken back": (
         FREE | V1 | {"sys/fs/cgroup/memory/memory.limit_in_bytes": "5000\n",
                      "sys/fs/cgroup/memory/memory.usage_in_bytes": "4000\n",

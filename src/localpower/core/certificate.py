@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localpower.core.linalg import Array
+from localpower.core.linalg import Array, eigen
 
 TINY = 1e-250  # rows are scaled: what is smaller is zero, and eps of it is a number yet
 SLACK = 10.0  # a reported error is never below the true one by more
@@ -146,7 +146,7 @@ def ritz_turn(H: Array) -> tuple[Array, Array]:
     The lower half of H counts: it comes from the first columns of G, which are not rounded as much
     as those that were added later.
     """
-    values, turn = np.linalg.eigh(H, "L")
+    values, turn = eigen(H)
     return values[::-1], turn[:, ::-1]
 
 

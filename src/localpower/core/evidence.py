@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from localpower.core.linalg import Array, qr, svd
+from localpower.core.linalg import Array, eigen, qr, svd
 
 ROUNDING = 8.0  # units of the rounding of what is sent by which eigenvalues may move
 MOST_BLOCKS = 64  # that the Krylov space has at most
@@ -101,7 +101,7 @@ class Probes:
         """The p of there being an eigenvalue of `value` or more outside of the base."""
         if self.degree < 0:
             return 1.0
-        theta, Y = np.linalg.eigh(self.projected)
+        theta, Y = eigen(self.projected)
         weights = np.square(Y.T @ self.weights).sum(axis=1)
         value -= ROUNDING * self.error * max(self.reach, float(np.abs(theta).max()))
         least = smallest_norm(theta, weights, value, self.degree)
@@ -113,7 +113,7 @@ class Probes:
         """Directions outside of the base in which the matrix is larger than `value`."""
         if not self.projected.size:
             return self.space
-        theta, Y = np.linalg.eigh(self.projected)
+        theta, Y = eigen(self.projected)
         larger: Array = self.space @ Y[:, theta > value]
         return larger
 

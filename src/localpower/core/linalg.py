@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from itertools import islice
 from operator import add, iadd
 from typing import Any, Literal, Self, TypeVar, cast
@@ -37,6 +37,23 @@ def svd(A: Array) -> tuple[Array, Array, Array]:
 
         U, sizes, Vt = with_driver(A, full_matrices=False, lapack_driver="gesvd")
     return U, sizes, Vt
+
+
+def eigen(H: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and eigenvectors of a small symmetric matrix; its lower half counts.
+
+    The last ones are remembered, as a state is asked for the same ones again and again: so they
+    are not to be changed.
+    """
+    return _eigen(np.asarray(H, np.float64).tobytes(), len(H))
+
+
+@lru_cache(maxsize=4)
+def _eigen(numbers: bytes, size: int) -> tuple[Array, Array]:
+    values, vectors = np.linalg.eigh(np.frombuffer(numbers).reshape(size, size), "L")
+    values.setflags(write=False)
+    vectors.setflags(write=False)
+    return values, vectors
 
 
 def orth(Y: Array, overwrite: bool = False) -> Array:

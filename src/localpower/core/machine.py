@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 UNKNOWN = 4 << 30  # bytes that are assumed free where the system does not tell
+UNLIMITED = 1 << 60  # bytes; where a group of version 1 has no limit, it names one beyond this
 SYSTEM = Path("/")  # tests put another in its place
 
 
@@ -35,21 +36,24 @@ def _control_groups() -> Iterator[int | None]:
         _, kinds, place = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue
-        root = Path("sys/fs/cgroup", kinds)
         files = ("memory.limit_in_bytes", "memory.usage_in_bytes")
         if not kinds:
             files = ("memory.max", "memory.current")
-        inside = root / place.lstrip("/")
-        for folder in {root, inside, *inside.parents}:
-            if folder.is_relative_to(root):
-                yield _left_in_group(folder, *files)
+        folder = f"sys/fs/cgroup/{kinds}".rstrip("/")
+        yield _left_in_group(folder, *files)
+        for part in place.strip("/").split("/") if place.strip("/") else ():
+            folder = f"{folder}/{part}"
+            yield _left_in_group(folder, *files)
 
 
-def _left_in_group(folder: Path, limit: str, used: str) -> int | None:
+def _left_in_group(folder: str, limit: str, used: str) -> int | None:
     """Limit less use; pages of files count as use, but the system takes them back when needed."""
-    most, now = _text(folder / limit).strip(), _text(folder / used).strip()
-    pages = re.search(r"^(?:total_)?inactive_file (\d+)", _text(folder / "memory.stat"), re.M)
-    if not most.isdecimal() or not now.isdecimal():
+    most = _text(f"{folder}/{limit}").strip()
+    if not most.isdecimal() or int(most) >= UNLIMITED:  # the rest takes the kernel a while
+        return None
+    now = _text(f"{folder}/{used}").strip()
+    pages = re.search(r"^(?:total_)?inactive_file (\d+)", _text(f"{folder}/memory.stat"), re.M)
+    if not now.isdecimal():
         return None
     return max(int(most) - int(now) + (int(pages[1]) if pages else 0), 0)
 
@@ -68,8 +72,9 @@ def _address_space() -> int | None:
         return None
 
 
-def _text(path: str | Path) -> str:
+def _text(path: str) -> str:
     try:
-        return (SYSTEM / path).read_text(encoding="ascii")
+        with open(os.path.join(SYSTEM, path), encoding="ascii") as stream:
+            return stream.read()
     except (OSError, UnicodeError):
         return ""

@@ -16,10 +16,11 @@ from localpower.worker.shard import Shard
 from localpower.worker.tasks import Task
 
 R = TypeVar("R")
+SMALL = 1 << 17  # entries of all shards up to which a task takes less than to hand it to a thread
 
 
 class Threads(Engine):
-    """Runs tasks on a pool of threads; BLAS is kept at one thread meanwhile."""
+    """Runs tasks on a pool of threads, small ones itself; BLAS is kept at one thread meanwhile."""
 
     def __init__(self, size: int | None = None) -> None:
         self._size = size or cores()
@@ -34,9 +35,14 @@ class Threads(Engine):
         super().place(shards)
         self._matrices = [LocalMatrix(shard) for shard in shards]
         self._open.enter_context(one_blas_thread())
-        self._pool = self._open.enter_context(ThreadPoolExecutor(self._size, "localpower"))
+        self._pool: ThreadPoolExecutor | None = None
+        if sum(shard.entries for shard in shards) > SMALL:
+            self._pool = self._open.enter_context(ThreadPoolExecutor(self._size, "localpower"))
 
     def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
+        if self._pool is None:
+            yield from (task.for_shard(n)(self._matrices[n]) for n in self.numbers(order))
+            return
         waiting: deque[Future[R]] = deque()
         try:
             for number in self.numbers(order):

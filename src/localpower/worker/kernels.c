@@ -1,10 +1,11 @@
 /* The passes over a shard's rows that take the time: column statistics, and the product.
  *
  * The local product is Y += B'(B - 1s')Z for a block of rows, each read once for both factors.
- * Dense: a group of rows stays in the cache between the two products. Z and Y come in panels of up
- * to three vectors of LANES numbers per row, so that ROWS rows times a panel of sums fill the
- * registers. Sparse: one row at a time; its r sums stay in registers.
- * Vectors are GCC's and Clang's portable ones. On x86 the functions need AVX2; `usable` tells.
+ * Dense: a group of rows stays in the cache between the two products, while the next one is fetched.
+ * Z and Y come in panels of up to three vectors of LANES numbers per row, so that ROWS rows times a
+ * panel of sums fill the registers. Sparse: one row at a time; its sums stay in registers.
+ * Vectors are GCC's and Clang's portable ones. On x86 the functions need AVX2, and there are others
+ * for AVX-512; `vector_bytes` tells. Every number is summed in the same order by both.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -12,29 +13,39 @@
 
 #if defined(__x86_64__) || defined(__i386__)
 #define TARGET __attribute__((target("avx2,fma")))
+#define WIDE __attribute__((target("avx2,fma,avx512f,avx512vl,avx512dq")))
 #define USABLE (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#define HAS_WIDE                                                                                   \
+  (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&                      \
+   __builtin_cpu_supports("avx512dq"))
 #else
 #define TARGET
+#define WIDE
 #define USABLE 1
+#define HAS_WIDE 0
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+typedef double double8 __attribute__((vector_size(64), aligned(8), may_alias));
 typedef double double4 __attribute__((vector_size(32), aligned(8), may_alias));
+typedef double double1;
 typedef double double2 __attribute__((vector_size(16), aligned(8), may_alias));
+typedef float float16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef float float8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float float4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef float float2 __attribute__((vector_size(8), aligned(4), may_alias));
 
 enum {
   TILE = 256,        /* columns whose part of a panel stays in the first-level cache */
   GROUP_BYTES = 1 << 18, /* rows between whose two products nothing else is read */
   MIN_GROUP = 12, MAX_GROUP = 48,
-  SHORT_ROW = 900, LONG_ROW = 8000, /* columns */
-  SPARE = 8,         /* rows that sums are padded with, at least ROWS of any panel */
+  LONG_ROW = 8000,   /* columns */
+  SPARE = 12,        /* rows that sums are padded with, at least ROWS of any panel */
+  WIDEST = 48,       /* numbers of a row of any panel */
 };
 
-int usable(void) { return USABLE; }
-ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d; }
+/* Bytes of a vector; 0 if this machine cannot run what is here. */
+int vector_bytes(void) { return !USABLE ? 0 : HAS_WIDE ? 64 : 32; }
+ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP * d; }
 
 #define LINE(T) (ptrdiff_t)(64 / sizeof(T)) /* numbers in a line of the cache */
 
@@ -49,10 +60,34 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
     }                                                                                              \
   }
 
-/* One panel: t = B Z, then Y += B't. ROWS rows share every load of Z and of Y. */
+/* y += b[.][j] s, for one column j of ROWS rows */
+#define BACKWARD(V, NV, ROWS, W, j)                                                                \
+  {                                                                                                \
+    V y[NV], *at = (V *)(Y + (j) * W);                                                             \
+    for (int v = 0; v < NV; v++) y[v] = at[v];                                                     \
+    for (int q = 0; q < ROWS; q++) {                                                               \
+      V a = b[q][j] - (V){0};                                                                      \
+      for (int v = 0; v < NV; v++) y[v] += a * s[q][v];                                            \
+    }                                                                                              \
+    for (int v = 0; v < NV; v++) at[v] = y[v];                                                     \
+  }
+
+/* EACH(j) for all columns of a tile and ROWS rows from i on, while lines of `soon` are fetched */
+#define TILED(T, ROWS, FETCH, EACH, ...)                                                           \
+  ptrdiff_t j = first;                                                                             \
+  for (; j + LINE(T) <= last; j += LINE(T)) {                                                      \
+    if (FETCH)                                                                                     \
+      for (int q = 0; q < ROWS; q++) __builtin_prefetch(soon + (i + q) * d + j, 0, 2);             \
+    for (int u = 0; u < LINE(T); u++) EACH(__VA_ARGS__, j + u)                                     \
+  }                                                                                                \
+  for (; j < last; j++) EACH(__VA_ARGS__, j)
+
+/* One panel: t = B Z, then Y += B't. ROWS rows share every load of Z and of Y. Rows `soon`, as many,
+ * are fetched meanwhile: those before `half` in the first pass, the others in the second. */
 #define PANEL(T, V, LANES, NV, ROWS)                                                               \
-  INLINE void panel_##T##_##NV(const T *restrict B, ptrdiff_t n, ptrdiff_t d, ptrdiff_t ahead,     \
-                               const T *restrict Z, T *restrict Y, T *restrict t) {                \
+  INLINE void panel_##V##_##NV(const T *restrict B, ptrdiff_t n, ptrdiff_t d, const T *soon,       \
+                               ptrdiff_t half, const T *restrict Z, T *restrict Y,                 \
+                               T *restrict t) {                                                    \
     enum { W = NV * LANES };                                                                       \
     for (ptrdiff_t c = 0; c < (n + ROWS) * W; c++) t[c] = 0;                                       \
     for (ptrdiff_t first = 0; first < d; first += TILE) {                                          \
@@ -64,13 +99,7 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
           b[q] = B + (i + q < n ? i + q : i) * d;                                                  \
           for (int v = 0; v < NV; v++) s[q][v] = sums[q * NV + v];                                 \
         }                                                                                          \
-        ptrdiff_t j = first;                                                                       \
-        for (; j + LINE(T) <= last; j += LINE(T)) {                                                \
-          if (ahead)                                                                               \
-            for (int q = 0; q < ROWS; q++) __builtin_prefetch(b[q] + ahead + j, 0, 2);             \
-          for (int u = 0; u < LINE(T); u++) FORWARD(V, NV, ROWS, W, j + u)                         \
-        }                                                                                          \
-        for (; j < last; j++) FORWARD(V, NV, ROWS, W, j)                                           \
+        TILED(T, ROWS, soon && i < half, FORWARD, V, NV, ROWS, W)                                  \
         for (int q = 0; q < ROWS; q++)                                                             \
           for (int v = 0; v < NV; v++) sums[q * NV + v] = s[q][v];                                 \
       }                                                                                            \
@@ -85,25 +114,17 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
           b[q] = B + (i + q < n ? i + q : i) * d;                                                  \
           for (int v = 0; v < NV; v++) s[q][v] = sums[q * NV + v];                                 \
         }                                                                                          \
-        for (ptrdiff_t j = first; j < last; j++) {                                                 \
-          V y[NV], *at = (V *)(Y + j * W);                                                         \
-          for (int v = 0; v < NV; v++) y[v] = at[v];                                               \
-          for (int q = 0; q < ROWS; q++) {                                                         \
-            V a = b[q][j] - (V){0};                                                                \
-            for (int v = 0; v < NV; v++) y[v] += a * s[q][v];                                      \
-          }                                                                                        \
-          for (int v = 0; v < NV; v++) at[v] = y[v];                                               \
-        }                                                                                          \
+        TILED(T, ROWS, soon && i >= half, BACKWARD, V, NV, ROWS, W)                                \
       }                                                                                            \
     }                                                                                              \
   }
 
 /* B is (n, d), row after row; shift (d) or null; Z and Y are panels one after the other, `vectors`
  * vectors in all; `work` has room for `scratch(d)` numbers. */
-#define DENSE(T, LANES)                                                                            \
-  TARGET void dense_##T(const T *B, ptrdiff_t n, ptrdiff_t d, const T *shift, int vectors,         \
-                        const T *Z, T *Y, T *work) {                                               \
-    T *t = work, *shifted = work + (MAX_GROUP + SPARE) * 24;                                       \
+#define DENSE(NAME, ISA, T, V, LANES)                                                              \
+  ISA void NAME(const T *B, ptrdiff_t n, ptrdiff_t d, const T *shift, int vectors, const T *Z,     \
+                T *Y, T *work) {                                                                   \
+    T *t = work, *shifted = work + (MAX_GROUP + SPARE) * WIDEST;                                   \
     ptrdiff_t group = GROUP_BYTES / (ptrdiff_t)sizeof(T) / (d + 1) / MIN_GROUP * MIN_GROUP;        \
     /* rows that are too long for the cache at least share what is read of Z and Y */              \
     group = group < MIN_GROUP ? (d < LONG_ROW ? MIN_GROUP : MAX_GROUP)                             \
@@ -117,73 +138,75 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
         rows = shifted;                                                                            \
       }                                                                                            \
       T *y = Y;                                                                                    \
-      /* short rows are no streams that the machine would foresee by itself */                     \
-      ptrdiff_t ahead = !shift && d <= SHORT_ROW && i + 2 * group <= n ? group * d : 0;            \
+      /* the machine does not foresee by itself where the next stretch of a row is read */         \
+      const T *soon = i + 2 * group <= n && d < LONG_ROW ? B + group * d : NULL;                   \
       for (int left = vectors; left > 0; left -= 3) {                                              \
         int nv = left < 3 ? left : 3;                                                              \
-        if (nv == 3) panel_##T##_3(rows, m, d, ahead, z, y, t);                                           \
-        else if (nv == 2) panel_##T##_2(rows, m, d, ahead, z, y, t);                                      \
-        else panel_##T##_1(rows, m, d, ahead, z, y, t);                                                   \
-        ahead = 0; /* once is enough */                                                            \
+        if (nv == 3) panel_##V##_3(rows, m, d, soon, m / 2, z, y, t);                              \
+        else if (nv == 2) panel_##V##_2(rows, m, d, soon, m / 2, z, y, t);                         \
+        else panel_##V##_1(rows, m, d, soon, m / 2, z, y, t);                                      \
+        soon = NULL; /* once is enough */                                                          \
         z += d * nv * LANES;                                                                       \
         y += d * nv * LANES;                                                                       \
       }                                                                                            \
     }                                                                                              \
   }
 
-/* Rows n of a CSR matrix times R columns of Z, (d, ld); Y, (d, ld), and the sums over the rows of
- * t = B Z - shift are kept in double. */
-#define SPARSE(T, R)                                                                               \
-  INLINE void sparse_##T##_##R(ptrdiff_t n, const int32_t *restrict start,                         \
-                               const int32_t *restrict column, const T *restrict value,            \
-                               ptrdiff_t ld, const T *restrict Z, const T *restrict shift,         \
-                               double *restrict Y, double *restrict total) {                       \
-    enum { F = R / 4 };                                                                            \
-    for (ptrdiff_t i = 0; i < n; i++) {                                                            \
-      T##4 s4[F + 1];                                                                              \
-      T##2 s2 = {0};                                                                               \
-      T s1 = 0;                                                                                    \
-      for (int v = 0; v < F; v++) s4[v] = -*(const T##4 *)(shift + 4 * v);                         \
-      if (R & 2) s2 = -*(const T##2 *)(shift + 4 * F);                                             \
-      if (R & 1) s1 = -shift[R - 1];                                                               \
-      for (int32_t k = start[i]; k < start[i + 1]; k++) {                                          \
-        const T *z = Z + (ptrdiff_t)column[k] * ld;                                                \
-        T a = value[k];                                                                            \
-        for (int v = 0; v < F; v++) s4[v] += a * *(const T##4 *)(z + 4 * v);                       \
-        if (R & 2) s2 += a * *(const T##2 *)(z + 4 * F);                                           \
-        if (R & 1) s1 += a * z[R - 1];                                                             \
-      }                                                                                            \
-      double4 w4[F + 1];                                                                           \
-      double2 w2 = __builtin_convertvector(s2, double2);                                           \
-      double w1 = s1;                                                                              \
-      for (int v = 0; v < F; v++) {                                                                \
-        w4[v] = __builtin_convertvector(s4[v], double4);                                           \
-        *(double4 *)(total + 4 * v) += w4[v];                                                      \
-      }                                                                                            \
-      if (R & 2) *(double2 *)(total + 4 * F) += w2;                                                \
-      if (R & 1) total[R - 1] += w1;                                                               \
-      for (int32_t k = start[i]; k < start[i + 1]; k++) {                                          \
-        double *y = Y + (ptrdiff_t)column[k] * ld, a = value[k];                                   \
-        for (int v = 0; v < F; v++) *(double4 *)(y + 4 * v) += a * w4[v];                          \
-        if (R & 2) *(double2 *)(y + 4 * F) += a * w2;                                              \
-        if (R & 1) y[R - 1] += a * w1;                                                             \
-      }                                                                                            \
-    }                                                                                              \
+/* A few columns of Z and of Y side by side, in double: row c of `near` is Z's EIGHT numbers and Y's,
+ * row c of `tail` is Z's TAIL numbers and Y's, so that what the second product needs of a column is
+ * brought to the cache by the first. The sums over the rows of t = B Z - shift go to `total`. */
+#define GATHER(EIGHT, TAIL, k, s8, s)                                                              \
+  {                                                                                                \
+    ptrdiff_t c = column[k];                                                                       \
+    double a = value[k];                                                                           \
+    if (EIGHT) s8 += a * *(const double8 *)(near + c * 16);                                        \
+    s += a * *(const double##TAIL *)(tail + c * 2 * TAIL);                                         \
   }
 
-#define EACH(X, T)                                                                                 \
-  X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5) X(T, 6) X(T, 7) X(T, 8)                                  \
-  X(T, 9) X(T, 10) X(T, 11) X(T, 12) X(T, 13) X(T, 14) X(T, 15) X(T, 16)
+#define SPARSE(T, ISA, BYTES, EIGHT, TAIL)                                                         \
+  ISA static void sparse_##T##_##EIGHT##_##TAIL##_##BYTES(                                         \
+      ptrdiff_t n, const int32_t *restrict start, const int32_t *restrict column,                  \
+      const T *restrict value, const double *restrict shift, double *restrict near,                \
+      double *restrict tail, double *restrict total) {                                             \
+    double8 all8 = {0}, shift8 = {0};                                                              \
+    double##TAIL all = {0}, less = *(const double##TAIL *)(shift + EIGHT);                         \
+    if (EIGHT) shift8 = *(const double8 *)shift;                                                   \
+    for (ptrdiff_t i = 0; i < n; i++) {                                                            \
+      double8 s8 = -shift8, t8 = {0}; /* two sums, so that none waits for the other */             \
+      double##TAIL s = -less, t = {0};                                                             \
+      int32_t k = start[i], end = start[i + 1];                                                    \
+      for (; k + 2 <= end; k += 2) {                                                               \
+        GATHER(EIGHT, TAIL, k, s8, s)                                                              \
+        GATHER(EIGHT, TAIL, k + 1, t8, t)                                                          \
+      }                                                                                            \
+      if (k < end) GATHER(EIGHT, TAIL, k, s8, s)                                                   \
+      s8 += t8, s += t;                                                                            \
+      all8 += s8, all += s;                                                                        \
+      for (k = start[i]; k < end; k++) {                                                           \
+        ptrdiff_t c = column[k];                                                                   \
+        double a = value[k];                                                                       \
+        if (EIGHT) *(double8 *)(near + c * 16 + 8) += a * s8;                                      \
+        *(double##TAIL *)(tail + c * 2 * TAIL + TAIL) += a * s;                                    \
+      }                                                                                            \
+    }                                                                                              \
+    if (EIGHT) *(double8 *)total += all8;                                                          \
+    *(double##TAIL *)(total + EIGHT) += all;                                                       \
+  }
 
-#define CASE(T, R)                                                                                 \
-  case R: sparse_##T##_##R(n, start, column, value, ld, Z + c, shift + c, Y + c, total + c); break;
+#define CASE(T, BYTES, EIGHT, TAIL)                                                                \
+  if (eight == EIGHT && width == TAIL)                                                             \
+    sparse_##T##_##EIGHT##_##TAIL##_##BYTES(n, start, column, value, shift, near, tail, total);
 
-/* `start` holds n + 1 places in `column` and `value`. */
-#define CSR(T)                                                                                     \
-  TARGET void csr_##T(ptrdiff_t n, const int32_t *start, const int32_t *column, const T *value,    \
-                      ptrdiff_t ld, const T *Z, const T *shift, double *Y, double *total) {        \
-    for (ptrdiff_t c = 0; c < ld; c += 16)                                                         \
-      switch (ld - c < 16 ? ld - c : 16) { EACH(CASE, T) }                                         \
+/* `start` holds n + 1 places in `column` and `value`; `eight` is 8 or 0, `width` 1, 2, 4 or 8. */
+#define CSR(T, ISA, BYTES)                                                                         \
+  SPARSE(T, ISA, BYTES, 0, 1) SPARSE(T, ISA, BYTES, 0, 2) SPARSE(T, ISA, BYTES, 0, 4)              \
+  SPARSE(T, ISA, BYTES, 0, 8) SPARSE(T, ISA, BYTES, 8, 1) SPARSE(T, ISA, BYTES, 8, 2)              \
+  SPARSE(T, ISA, BYTES, 8, 4)                                                                      \
+  ISA void csr_##T##_##BYTES(ptrdiff_t n, const int32_t *start, const int32_t *column,             \
+                             const T *value, int eight, int width, const double *shift,            \
+                             double *near, double *tail, double *total) {                          \
+    CASE(T, BYTES, 0, 1) CASE(T, BYTES, 0, 2) CASE(T, BYTES, 0, 4) CASE(T, BYTES, 0, 8)            \
+    CASE(T, BYTES, 8, 1) CASE(T, BYTES, 8, 2) CASE(T, BYTES, 8, 4)                                 \
   }
 
 /* Least and largest entry of each column of B; mean of each column of unit * B and the sum of squared
@@ -221,6 +244,19 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * 24 + MAX_GROUP * d
       }                                                                                            \
     }                                                                                              \
     return !bad;                                                                                   \
+  }
+
+/* Least and largest entry of each column of a CSR matrix with n entries, and how many those are. */
+#define EXTREMES(T)                                                                                \
+  TARGET void extremes_##T(ptrdiff_t n, const int32_t *restrict column, const T *restrict value,   \
+                           double *restrict low, double *restrict high, int64_t *restrict count) { \
+    for (ptrdiff_t k = 0; k < n; k++) {                                                            \
+      int32_t j = column[k];                                                                       \
+      double x = value[k];                                                                         \
+      low[j] = x < low[j] ? x : low[j];                                                            \
+      high[j] = x > high[j] ? x : high[j];                                                         \
+      count[j]++;                                                                                  \
+    }                                                                                              \
   }
 
 /* How often a byte occurs; sums of a byte's width are what the machine adds fastest. */
@@ -284,6 +320,8 @@ TARGET int fields(const uint8_t *text, ptrdiff_t n, uint8_t delimiter, ptrdiff_t
 
 INTERLEAVE(double)
 INTERLEAVE(float)
+EXTREMES(double)
+EXTREMES(float)
 STATISTICS(double)
 STATISTICS(float)
 PANEL(double, double4, 4, 1, 8)
@@ -292,9 +330,17 @@ PANEL(double, double4, 4, 3, 4)
 PANEL(float, float8, 8, 1, 8)
 PANEL(float, float8, 8, 2, 6)
 PANEL(float, float8, 8, 3, 4)
-DENSE(double, 4)
-DENSE(float, 8)
-EACH(SPARSE, double)
-EACH(SPARSE, float)
-CSR(double)
-CSR(float)
+PANEL(double, double8, 8, 1, 12)
+PANEL(double, double8, 8, 2, 12)
+PANEL(double, double8, 8, 3, 6)
+PANEL(float, float16, 16, 1, 12)
+PANEL(float, float16, 16, 2, 12)
+PANEL(float, float16, 16, 3, 6)
+DENSE(dense_double_32, TARGET, double, double4, 4)
+DENSE(dense_float_32, TARGET, float, float8, 8)
+DENSE(dense_double_64, WIDE, double, double8, 8)
+DENSE(dense_float_64, WIDE, float, float16, 16)
+CSR(double, TARGET, 32)
+CSR(float, TARGET, 32)
+CSR(double, WIDE, 64)
+CSR(float, WIDE, 64)

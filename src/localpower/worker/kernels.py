@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating[Any]]
 
+NARROW, WIDE = 32, 64  # bytes of the vectors that there are kernels for
 PANEL = 3  # vectors of Z that the compiled kernel works on at once
 MANY_ROWS = 128  # from here on it pays to bring Z into the order that the compiled kernel needs
 PARALLEL_BYTES = 1 << 21
-SCATTERED, FEW = 1 << 18, 4  # numbers of Z that do not stay near; columns at a time then
+EIGHT = 8  # columns of Z that a sparse product takes at once: a line of the cache
+LINE = 64  # bytes of a line of the cache
 C_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
@@ -32,23 +34,30 @@ def _library() -> Any:
         return None
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name("libkernels.so")))
-        if not library.usable():
-            return None
+        bytes_each = library.vector_bytes()
     except (OSError, AttributeError):
         return None
+    if not bytes_each:
+        return None
+    library.bytes_each = bytes_each  # type: ignore[attr-defined]
     size, number, pointer = ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p
     library.occurrences.argtypes = [pointer, size, ctypes.c_uint8]
     library.occurrences.restype = size
     library.fields.argtypes = [pointer, size, ctypes.c_uint8, size, pointer]
     library.scratch.argtypes, library.scratch.restype = [size], size
     for name in C_NAMES.values():
-        dense, csr = getattr(library, f"dense_{name}"), getattr(library, f"csr_{name}")
-        dense.argtypes = [pointer, size, size, pointer, number, pointer, pointer, pointer]
-        csr.argtypes = [size, pointer, pointer, pointer, size, pointer, pointer, pointer, pointer]
-        dense.restype = csr.restype = None
+        for each in (NARROW, WIDE):
+            dense = getattr(library, f"dense_{name}_{each}")
+            dense.argtypes = [pointer, size, size, pointer, number, pointer, pointer, pointer]
+            dense.restype = None
+            csr = getattr(library, f"csr_{name}_{each}")
+            csr.argtypes = [size, *[pointer] * 3, number, number, *[pointer] * 4]
+            csr.restype = None
         statistics = getattr(library, f"statistics_{name}")
         statistics.argtypes = [pointer, size, size, ctypes.c_double, *[pointer] * 5]
         statistics.restype = number
+        extremes = getattr(library, f"extremes_{name}")
+        extremes.argtypes, extremes.restype = [size, *[pointer] * 5], None
         interleave = getattr(library, f"interleave_{name}")
         interleave.argtypes, interleave.restype = [pointer, size, size, pointer], None
     return library
@@ -140,6 +149,25 @@ def statistics(block: Array, unit: float) -> tuple[Array, Array, Array, Array] |
     return (low, high, mean, m2) if take(block.ctypes.data, *block.shape, unit, *out) else None
 
 
+def extremes(block: Any) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Least and largest entry of each column of a CSR block, and how many entries it has.
+
+    Of a column without entries, they are infinite.
+    """
+    d = block.shape[1]
+    low, high = np.full(d, np.inf), np.full(d, -np.inf)
+    if LIBRARY is None or block.indices.dtype != np.int32 or block.data.dtype not in C_NAMES:
+        np.minimum.at(low, block.indices, block.data)
+        np.maximum.at(high, block.indices, block.data)
+        return low, high, np.bincount(block.indices, minlength=d)
+    count = np.zeros(d, np.int64)
+    take = getattr(LIBRARY, f"extremes_{C_NAMES[block.data.dtype]}")
+    column, value = np.ascontiguousarray(block.indices), np.ascontiguousarray(block.data)
+    places = (array.ctypes.data for array in (column, value, low, high, count))
+    take(len(value), *places)
+    return low, high, count
+
+
 class GramProduct:
     """Sums ``(B - 1 shiftᵀ)ᵀ(B - 1 shiftᵀ)Z`` over the blocks that are added."""
 
@@ -167,10 +195,7 @@ class GramProduct:
             self._dense.add(block, shift)
             return
         if not self._sparse:
-            d, r = self._Z.shape
-            step = FEW if SCATTERED < d * r < 16 * SCATTERED else max(r, 1)
-            cuts = range(0, max(r, 1), step)
-            self._sparse = [_SparsePanel(self._Z[:, at : at + step]) for at in cuts]
+            self._sparse = [_SparsePanel(self._Z[:, a:b]) for a, b in _panels(self._Z.shape[1])]
         for panel in self._sparse:
             panel.add(block, shift)
 
@@ -186,38 +211,79 @@ class GramProduct:
         return sum(parts[1:], parts[0]) if parts else np.zeros(self._Z.shape)
 
 
-class _SparsePanel:
-    """Some columns of Z, and their sum.
+def _panels(r: int) -> Iterator[tuple[int, int]]:
+    """Cut columns for sparse products: eight at a time, and up to four that are left with them."""
+    start = 0
+    while start < r or not r:
+        stop = min(start + EIGHT, r)
+        if r - stop <= EIGHT // 2:
+            stop = r
+        yield start, stop
+        if stop == r:
+            return
+        start = stop
 
-    Entries of a sparse row fetch rows of Z from all over. Where those do not stay in the cache, a
-    few columns at a time are faster than all at once, unless copies of Z would take much memory.
+
+class _SparsePanel:
+    """Some columns of Z, up to 12, and their sum, both in float64 and side by side.
+
+    Entries of a sparse row fetch rows of Z from all over: a row of eight is a line of the cache.
     """
 
     def __init__(self, Z: Array) -> None:
-        self.Z, self.sum = np.ascontiguousarray(Z), np.zeros(Z.shape)
+        d, r = Z.shape
+        self.Z, self.eight = Z, EIGHT if r > EIGHT else 0
+        left = max(r - self.eight, 1)
+        self.width = 1 << (left - 1).bit_length()
+        self.near, self.tail = _lines(d, 2 * self.eight), _lines(d, 2 * self.width)
+        self.near[:, : self.eight] = Z[:, : self.eight]
+        self.tail[:, : r - self.eight] = Z[:, self.eight :]
         self.shift: Array | None = None
-        self.offset = np.zeros(Z.shape[1], Z.dtype)
+        self.offset = np.zeros(self.eight + self.width)
 
     def add(self, block: Any, shift: Array | None) -> None:
+        r = self.Z.shape[1]
         if shift is not self.shift:
             self.shift = shift
-            offset = np.zeros(self.Z.shape[1]) if shift is None else shift @ self.Z
-            self.offset = offset.astype(self.Z.dtype, copy=False)
+            self.offset[:r] = 0.0 if shift is None else shift @ self.Z
+        total = np.zeros(self.eight + self.width)
         if LIBRARY is not None and block.indptr.dtype == block.indices.dtype == np.int32:
-            total = np.zeros(self.Z.shape[1])
             arrays = block.indptr, block.indices, block.data
-            pointers = [np.ascontiguousarray(array) for array in arrays]
-            multiply = getattr(LIBRARY, f"csr_{C_NAMES[self.Z.dtype]}")
-            held = (*pointers, self.Z, self.offset, self.sum, total)
+            held = [np.ascontiguousarray(array) for array in arrays]
+            name = f"csr_{C_NAMES[held[2].dtype]}_{LIBRARY.bytes_each}"
             places = [array.ctypes.data for array in held]
-            multiply(block.shape[0], *places[:3], self.Z.shape[1], *places[3:])
+            more = self.offset, self.near, self.tail, total
+            sums = [array.ctypes.data for array in more]
+            getattr(LIBRARY, name)(block.shape[0], *places, self.eight, self.width, *sums)
         else:
-            T = block @ self.Z - self.offset
-            self.sum += block.T @ T.astype(np.float64, copy=False)
-            total = T.sum(axis=0, dtype=np.float64)
+            T = block @ self.Z - self.offset[:r].astype(self.Z.dtype, copy=False)
+            Y = block.T @ T.astype(np.float64, copy=False)
+            self.near[:, self.eight :] += Y[:, : self.eight]
+            self.tail[:, self.width :][:, : r - self.eight] += Y[:, self.eight :]
+            total[:r] = T.sum(axis=0, dtype=np.float64)
         if shift is not None:
-            for column in range(self.Z.shape[1]):  # one at a time: the sum may be large
-                self.sum[:, column] -= shift * total[column]
+            for column in range(r):  # one at a time: the sum may be large
+                self.column(column)[:] -= shift * total[column]
+
+    def column(self, number: int) -> Array:
+        """A column of the sum."""
+        if number < self.eight:
+            return self.near[:, self.eight + number]
+        return self.tail[:, self.width + number - self.eight]
+
+    @property
+    def sum(self) -> Array:
+        r = self.Z.shape[1]
+        tail = self.tail[:, self.width :][:, : r - self.eight]
+        return np.hstack([self.near[:, self.eight :], tail])
+
+
+def _lines(rows: int, columns: int) -> Array:
+    """Zeros, of which rows start where lines of the cache do."""
+    spare = LINE // 8
+    flat = np.zeros(rows * columns + spare)
+    first = -(flat.ctypes.data // 8) % spare
+    return flat[first : first + rows * columns].reshape(rows, columns)
 
 
 class _DensePanels:
@@ -225,7 +291,8 @@ class _DensePanels:
 
     def __init__(self, Z: Array) -> None:
         d, r = Z.shape
-        lanes = 32 // Z.itemsize
+        size = NARROW if r * Z.itemsize <= NARROW else LIBRARY.bytes_each
+        lanes = size // Z.itemsize
         self.vectors = -(-r // lanes)
         self.shape, self.width = (d, r), self.vectors * lanes
         padded = np.zeros((d, self.width), Z.dtype)
@@ -236,7 +303,7 @@ class _DensePanels:
         self.sum = np.zeros(d * self.width)
         self.part = np.empty(d * self.width, Z.dtype)
         self.work = np.empty(LIBRARY.scratch(d), Z.dtype)
-        self.multiply = getattr(LIBRARY, f"dense_{C_NAMES[Z.dtype]}")
+        self.multiply = getattr(LIBRARY, f"dense_{C_NAMES[Z.dtype]}_{size}")
 
     def add(self, block: Array, shift: Array | None) -> None:
         self.part.fill(0)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from localpower.core.checksum import NOTHING, checksum, joined
 from localpower.core.linalg import Array
-from localpower.worker.kernels import statistics
+from localpower.worker.kernels import extremes, statistics
 from localpower.worker.shard import Shard
 
 SMALLEST = -1000  # exponent of a shard without a nonzero entry
@@ -184,10 +184,9 @@ def _of_sparse(block: Any) -> Moments:
         first = int(np.argmax(~np.isfinite(data)))
         row = int(np.searchsorted(block.indptr, first, side="right")) - 1
         return _unusable(block.shape, row, int(column[first]))
-    zeros = rows - np.bincount(column, minlength=d)
-    low, high = np.where(zeros, 0.0, np.inf), np.where(zeros, 0.0, -np.inf)
-    np.minimum.at(low, column, data)
-    np.maximum.at(high, column, data)
+    low, high, count = extremes(block)
+    zeros = rows - count
+    low, high = np.where(zeros, np.minimum(low, 0), low), np.where(zeros, np.maximum(high, 0), high)
     exponent = _exponent(np.maximum(-low, high))
     data *= 2.0**-exponent if isinstance(exponent, int) else np.ldexp(1.0, -exponent)[column]
     mean = np.bincount(column, data, d) / rows

@@ -206,13 +206,15 @@ class PackedTriangle:
 
 def packed(R: Array) -> Array:
     """Upper triangle of a (d, d) matrix, row after row."""
-    return np.ascontiguousarray(R[np.triu_indices(R.shape[1])])
+    return np.concatenate([row[i:] for i, row in enumerate(R)] or [np.empty(0, R.dtype)])
 
 
 def unpacked(triangle: Array, columns: int) -> Array:
     """Undo `packed`; zeros below."""
     R = np.zeros((columns, columns), triangle.dtype)
-    R[np.triu_indices(columns)] = triangle
+    at = 0
+    for i in range(columns):
+        R[i, i:] = triangle[at : (at := at + columns - i)]
     return R
 
 
