@@ -41,6 +41,7 @@ BUILD := pyproject.toml constraints.txt hatch_build.py src/localpower/worker/ker
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/formats.py
+	$(BIN)/python benchmarks/gaps.py
 
 mutants: $(VENV)/ready
 	$(BIN)/python benchmarks/mutants.py

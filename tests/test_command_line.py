@@ -423,7 +423,7 @@ def test_the_plan_of_a_shape_has_its_type_and_memory(capsys):
     assert "memory" in capsys.readouterr().out
     assert "memory" not in wide
     assert status("plan", "20000x4000", "-k", 3, "--memory", "much") == 2
-    assert "--memory much is no size" in capsys.readouterr().err
+    assert "--memory much is not a size" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["drop", "columns", "label", "key", "delimiter", "cache"])

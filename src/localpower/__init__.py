@@ -23,7 +23,7 @@ from localpower.core.errors import (
     WorkerLost,
 )
 from localpower.core.ledger import Ledger, Record
-from localpower.data.source import read
+from localpower.data.reading import read
 from localpower.diagnostics.distance import principal_angles, subspace_distance
 from localpower.diagnostics.heterogeneity import eta
 from localpower.engines.registry import connect

@@ -20,6 +20,7 @@ from localpower.core.files import locked, replacing, synchronise
 from localpower.core.ledger import Ledger, Record, Round
 from localpower.core.linalg import Array
 from localpower.core.text import html_table, size
+from localpower.data.missing import TOLD
 from localpower.data.partition import contiguous
 from localpower.data.source import open_source
 from localpower.methods.scaling import dividing
@@ -147,6 +148,7 @@ class Result:
             f"moved {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
             f"{ledger.messages} messages, set-up and factors included",
             *self._certificate(),
+            *(f"{count} {TOLD[name]}" for name, count in run.get("missing", {}).items()),
         ]
         chosen = run.get("why", "asked for")
         return what if chosen == "asked for" else [*what, f"chosen: {chosen}"]

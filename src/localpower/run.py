@@ -13,7 +13,9 @@ from localpower.checkpoint import CheckpointWriter, check_place, digest, generat
 from localpower.core.errors import DataError, DataHint, WorkerLate, WorkerLost, warn
 from localpower.core.linalg import Array, orth
 from localpower.data import partition as partitions
+from localpower.data.hints import units_hint
 from localpower.data.partition import Partition
+from localpower.data.reading import LazySource
 from localpower.data.source import Source, held, load_block, open_source
 from localpower.engines.base import Engine
 from localpower.engines.ledgered import Ledgered
@@ -91,6 +93,7 @@ class Run:
     shards: Partition
     engine: Ledgered
     columns: Columns
+    deviations: Array
     rule: StoppingRule
     outcome: Outcome
 
@@ -116,15 +119,21 @@ class Run:
         if asked.checkpoint is not None:
             check_place(asked.checkpoint.path)
         self.display.stage("reading data")
-        self.held = self.home.takes(asked.data)
+        lazy = asked.data if isinstance(asked.data, LazySource) else None
+        self.held = self.home.takes(asked.data if lazy is None else lazy.data)
         if self.held:
             if asked.workers is not None or asked.partition != "contiguous":
                 raise ValueError(
                     "workers= and partition= cut rows anew, and these stay where they are: "
                     "leave them out, or cut the data before"
                 )
-            blocks = adopted(self.home, asked.data, asked.faults.retries)
-            self.source = held(blocks, "data", asked.memory)
+            data, missing = (
+                (asked.data, {})
+                if lazy is None
+                else lazy.in_place(getattr(self.home, "client", None))
+            )
+            blocks = adopted(self.home, data, asked.faults.retries)
+            self.source = held(blocks, "data", asked.memory, missing)
         else:
             self.source = open_source(asked.data, memory=asked.memory, shards=asked.workers)
         if self.source is not asked.data:
@@ -219,7 +228,7 @@ class Run:
             "held": self.held,
             "names": names_of(source),
             "call": asked.call({"rank": self.rank} | ({} if self.held else {"workers": workers})),
-        }
+        } | ({"missing": dict(source.missing)} if source.missing else {})
 
     def iterate(self) -> None:
         """Run the method, and the next one where it does not get there, until it is done."""
@@ -305,7 +314,7 @@ class Run:
         how, dtype, center = self.columns, self.source.dtype, self.asked.center
         ratio, variance = explained(found, how, self.source.rows, center)
         if center and self.asked.scale is None:
-            hint_units(self.source, ratio, found.V)
+            hint_units(self.source, ratio, found.V, self.deviations)
 
         def cast(x: Array, exponent: int = 0) -> Array:
             with np.errstate(over="ignore"):  # variances of huge data may be infinite
@@ -364,6 +373,8 @@ def described(run: Run, checksum: bool) -> tuple[Columns, tuple[int, int] | None
             f"NaN or infinity in {source.where(row)}, column {called}; remove such rows or fill in "
             "values before the fit"
         )
+    with np.errstate(over="ignore"):
+        run.deviations = np.ldexp(np.sqrt(stats.m2 / max(stats.rows, 1)), stats.exponent)
     how = columns(stats, asked.center, asked.scale, run.engine.dtype)
     return how, stats.checksum
 
@@ -389,8 +400,8 @@ def origin_of(asked: Asked) -> dict[str, Any]:
     }
 
 
-def hint_units(source: Source, ratio: Array, V: Array) -> None:
-    """Warn if the first component is one column, which may be due to its unit."""
+def hint_units(source: Source, ratio: Array, V: Array, deviations: Array) -> None:
+    """Warn if the first component is one column, or columns differ much, maybe in their units."""
     names = source.tables[0].names
     column = int(np.abs(V[:, 0]).argmax())
     if names is not None and len(names) > 2 and ratio[0] > 0.9 and abs(V[column, 0]) > 0.99:
@@ -399,6 +410,8 @@ def hint_units(source: Source, ratio: Array, V: Array) -> None:
             "of the variance; if columns are in different units, give scale='std'",
             DataHint,
         )
+    elif (hint := units_hint(names, deviations)) is not None:
+        warn(hint, DataHint)
 
 
 def check_rank(rank: int, source: Source) -> None:

@@ -303,7 +303,7 @@ def test_nothing_is_asked_where_the_mean_outside_is_larger_than_the_last_value()
 def test_a_part_of_the_vectors_may_cover_the_base_with_smaller_couplings():
     R = residuals(1e-3)
     R[:, 3] = [0, 0, 0, 1.5, 0, 0]  # so that the last one leaves less room
-    asked = Asked([1.0] * 5 + [0.0])
+    asked = Asked([1.0] * len(SHARES) + [0.0])
     found = judged(ritz(R=R), trace=VALUES.sum() + 6.0, chance=asked, covered=((4, 0.0), (3, 0.1)))
     first = claims(VALUES, R, RANK, 1.0)
     second = claims(VALUES[:3], R[:, :3], RANK, 1.0)[0]
@@ -312,12 +312,35 @@ def test_a_part_of_the_vectors_may_cover_the_base_with_smaller_couplings():
 
 
 def test_the_chance_of_what_is_seen_is_told_where_none_is_small_enough():
-    asked = Asked([0.5, 0.2, 0.1, 0.4, 0.9])
+    asked = Asked([0.5, 0.2, 0.1, 0.4, 0.9, 0.9, 0.9])
     found = judged(ritz(), trace=VALUES.sum() + 6.0, chance=asked, covered=((4, 0.0),))
-    assert len(asked.values) == 3  # two would leave the angle at one
+    assert len(asked.values) == 6  # three would leave the angle at one
+    assert not found.sharper
     assert (found.proven, found.p) == (False, 0.5)  # 0.1 is that of another claim
     seen = bound(VALUES, residuals(), RANK, claims(VALUES, residuals(), RANK, 1.0)[0])
     np.testing.assert_allclose(found.angle, seen, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("ps", "sharper"),
+    [([0.0], False), ([1.0, 0.0], False), ([0.9, 0.0], True), ([1.0, 0.9, 1.0, 0.0], True)],
+)
+def test_more_evidence_helps_where_a_better_claim_is_not_ruled_out(ps, sharper):
+    how = {"trace": VALUES.sum() + 6.0, "covered": ((4, 0.0),)}
+    found = judged(ritz(), chance=Asked(ps), **how)
+    assert (found.p, found.sharper) == (0.0, sharper)
+    assert not judged(ritz(), hidden=0.0, chance=Asked(ps), **how).sharper
+    assert not judged(ritz(R=residuals() * 0), tol=0.9, chance=Asked(ps * 9), **how).sharper
+
+
+def test_what_is_probable_is_blurred_by_an_image_that_is_not_exact():
+    how = {"trace": VALUES.sum() + 6.0, "covered": ((4, 0.0),)}
+    found = judged(ritz(), chance=Asked([0.0]), blur=0.1, **how)
+    h = claims(VALUES, residuals(), RANK, 1.0)[0]
+    kappa, tau, distance = couplings(VALUES, residuals(), RANK, 4.0)
+    inverse = 1 / distance + (1 + tau**2) / (4 - kappa - h)
+    expected = bound(VALUES, residuals(), RANK, h) / (1 - 0.1 * inverse)
+    np.testing.assert_allclose(found.angle, expected, rtol=1e-9)
 
 
 def test_claims_that_would_leave_the_angle_at_one_are_not_asked():

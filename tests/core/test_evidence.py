@@ -286,15 +286,15 @@ def test_a_base_of_float32_is_projected_out_in_float64():
 class Told:
     """A certificate as it is wanted, for every state."""
 
-    def __init__(self, proven=False, p=1.0):
-        self.found = Certificate(0.1, np.zeros(1), proven, p, 0.5, False)
+    def __init__(self, proven=False, p=1.0, sharper=False):
+        self.found = Certificate(0.1, np.zeros(1), proven, p, 0.5, False, sharper=sharper)
 
     def __call__(self, state):
         return self.found
 
 
-def doubt(proven=False, p=1.0, certainty=1e-3):
-    return Doubt(7, certainty, Told(proven, p))
+def doubt(proven=False, p=1.0, certainty=1e-3, sharper=False):
+    return Doubt(7, certainty, Told(proven, p, sharper))
 
 
 def coupled(residual, values=(10.0, 1.0), d=8):
@@ -336,6 +336,7 @@ def test_probes_rest_while_the_chance_is_half_of_what_is_allowed():
         after = state.doubted(doubt(p=p), 2, state.basis, EPS)
         assert (after.resting, after.probes) == (resting, state.probes)
         assert (after.probe_block is None) == resting
+    assert not state.doubted(doubt(p=0.4e-3, sharper=True), 2, state.basis, EPS).resting
     assert replace(state, resting=True).probed(doubt(), np.eye(8, 2), EPS).resting is False
 
 
@@ -473,7 +474,7 @@ def test_a_basis_is_joined_by_what_the_base_of_probes_has_of_its_own(sines):
     np.testing.assert_allclose(state.joined[2], np.r_[0, 0, own] @ mixed, rtol=1e-6, atol=1e-25)
     assert list(state.covered(Ritz.of(J, G))) == [(J.shape[1], state.lacking)]
     noisy = _joined(replace(state, noises=np.array([0.5, 0.25])))
-    added = np.array([0.5, 0.25]) @ np.abs(inside) @ np.abs(more)
+    added = np.array([0.5, 0.25]) @ np.abs(inside @ more)
     expected = np.r_[0.5, 0.25, added] @ mixed
     np.testing.assert_allclose(noisy.joined[2], expected, rtol=1e-6)
     lead, whole = noisy.rounding_errors(1)
@@ -600,6 +601,21 @@ def test_rounded_local_steps_know_the_image_of_an_orthonormal_basis(wire):
         wrong = np.linalg.norm(G - B @ X, axis=0)
         assert (wrong <= state.noises * (1 + 1e-6) + 1e-15).all()
         assert (state.noises <= 1.5 * wrong + 1e-15).all()  # measured, of one shard
+
+
+@pytest.mark.parametrize("align_at", ["server", "worker"])
+def test_rounded_local_steps_of_many_shards_tell_what_rounding_took(align_at):
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal((9, 12)) * 0.8 ** np.arange(12) for _ in range(4)]
+    B = sum(A.T @ A for A in parts)
+    states = local_power.local_power(
+        placed(*parts), State(np.eye(12, 3)), schedule=constant(2), align="procrustes",
+        align_at=align_at, exact=True, rounding=WireRounding("bfloat16", 2, 1e-3, EPS, 4),
+    )  # fmt: skip
+    for state in islice(states, 3):
+        X, G = state.exact
+        assert (np.linalg.norm(G - B @ X, axis=0) <= state.noises).all()
+        assert (state.noises > 0).all()
 
 
 # Search spaces: what covers the base of probes, what is given up, what a merged start knows.
@@ -933,6 +949,14 @@ def test_a_rounded_search_tells_what_rounding_may_have_done(wire):
         assert np.linalg.norm(wrong) <= whole + 1e-13 * state.values[0]
         noises.append(lead)
     assert max(noises) > 0
+
+
+def test_where_a_search_stands_is_told_with_what_rounding_did():
+    state, _ = diagonal_search([0, 0, 0.1, 0.1])
+    noisy = replace(state, noises=np.array([0.5, 0.0, 0.0, 0.0]))
+    found = noisy.standing(WireRounding("float32", 2, 1e-3, EPS))
+    np.testing.assert_allclose(found.noise, noisy.rounding_errors(2)[0] / 10)
+    np.testing.assert_allclose(found.residual, found.noise)
 
 
 def test_a_search_that_rounding_limits_multiplies_its_answer_once_more():

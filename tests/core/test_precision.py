@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import localpower as lp
-from localpower.core.rounding import UNITS, finite, from_wire, to_wire
+from localpower.core.rounding import UNITS, finite, from_wire, rounded, to_wire
 from localpower.engines.inline import Inline
 from localpower.methods import Start, method_from
 from localpower.methods.rounding import SAFETY, Standing, WireRounding
@@ -55,6 +55,19 @@ def test_a_tie_of_rounding_goes_to_the_even_neighbour():
     halves = np.float32(1) + np.array([0.5, 1.5, 2.5]) * 2.0**-7  # between two of bfloat16
     expected = 1 + np.array([0.0, 2.0, 2.0]) * 2.0**-7
     np.testing.assert_array_equal(from_wire(to_wire(halves, "bfloat16")), expected)
+
+
+def test_what_rounding_takes_from_columns_is_measured_where_it_takes_anything():
+    A = np.random.default_rng(0).standard_normal((9, 3))
+    for name in ("float32", "bfloat16"):
+        sent, lost = rounded(A, name)
+        np.testing.assert_array_equal(sent, to_wire(A, name))
+        np.testing.assert_allclose(lost, np.linalg.norm(A - from_wire(sent), axis=0))
+        assert (lost > 0).all()
+    for same, name in ((A, ""), (A, "float64"), (A.astype(np.float32), "float32")):
+        sent, lost = rounded(same, name)
+        assert lost is None
+        assert sent.dtype == same.dtype
 
 
 def test_where_a_basis_stands_is_told_by_residuals_of_the_vectors_asked_for():

@@ -162,7 +162,9 @@ def test_a_null_is_refused_with_its_row_in_the_file(tmp_path, name):
     values[300] = None
     write, read = WRITERS[name]
     write(pa.table({"a": [2] * 500, "b": values}), tmp_path / "x")
-    with pytest.raises(DataError, match=r"x, row 300, column 'b': no value .* drop=\['b'\]"):
+    with pytest.raises(
+        DataError, match=r"x, row 300, column 'b': the value is missing .* drop=\['b'\]"
+    ):
         list(read(tmp_path / "x", Options()))
     assert len(whole(read(tmp_path / "x", Options(drop=["b"])))) == 500
     with pytest.raises(DataError, match="row 300, column 'b'"):

@@ -348,7 +348,7 @@ def csv_with_text_columns(path):
     path.write_text("name,a,b,town\nann,1,2,x\nbob,3,4,y\n")
 
 
-@case(".csv", "line 3", "column 'b'", "is missing", "fill it in")
+@case(".csv", "line 3", "column 'b'", "is missing", "missing='drop'", "fill it in")
 def csv_with_a_missing_value(path):
     path.write_text("a,b\n1,2\n3,\n")
 
@@ -441,7 +441,7 @@ def parquet_with_text_columns(path):
     write_parquet(path, s=["x", "y"], a=[1.0, 2.0], t=["x", "y"])
 
 
-@case(".parquet", "row 1", "column 'b'", "null", "fill in values")
+@case(".parquet", "row 1", "column 'b'", "null", "missing='drop'", "missing='mean'")
 def parquet_with_a_null(path):
     write_parquet(path, a=[1.0, 2.0], b=[1.0, None])
 

@@ -113,7 +113,7 @@ def test_a_null_is_refused_with_its_row_and_column(monkeypatch, kind):
     found = whole(frame_blocks(NULLABLE[kind](values), Options()))
     assert found[:, 1].tolist() == ([v > 4 for v in values] if kind == "boolean" else values)
     values[7] = None
-    with pytest.raises(DataError, match=r"row 7, column 'b': no value .*drop=\['b'\]"):
+    with pytest.raises(DataError, match=r"row 7, column 'b': the value is missing .*drop=\['b'\]"):
         list(frame_blocks(NULLABLE[kind](values), Options()))
     with pytest.raises(DataError, match="row 7, column 'b'"):
         list(frame_blocks(NULLABLE[kind](values), Options(label="b")))

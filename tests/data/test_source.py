@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from localpower.core.errors import DataError
-from localpower.data.source import open_source, read
+from localpower.data.reading import read
+from localpower.data.source import open_source
 from localpower.worker.shard import is_stored
 
 X = np.arange(12.0).reshape(4, 3) - 5

@@ -20,8 +20,9 @@ import localpower as lp
 from localpower.core.errors import DataError
 from localpower.data import detect
 from localpower.data.blocks import Block
+from localpower.data.cache import _seal
 from localpower.data.source import open_source
-from localpower.data.spool import RowStorage, _seal, keep
+from localpower.data.spool import RowStorage, keep
 from localpower.worker.shard import is_stored
 from localpower.worker.stored import Stored, StoredCSR
 
@@ -402,7 +403,7 @@ def test_every_flipped_bit_in_a_cache_is_seen(case):
 
 def test_a_cache_of_another_version_is_made_anew(case, monkeypatch):
     _, _, take, parses = case
-    monkeypatch.setattr("localpower.data.spool.__version__", "0.0.1")
+    monkeypatch.setattr("localpower.data.cache.__version__", "0.0.1")
     take()
     monkeypatch.undo()
     with pytest.warns(RuntimeWarning, match=r"\(of version 0\.0\.1, and this is "):
@@ -415,13 +416,13 @@ PARSING = """
 import os, signal, sys, time, warnings
 import numpy as np
 import localpower as lp
-from localpower.data import spool
+from localpower.data import cache as caching
 path, cache, start = sys.argv[1], sys.argv[2], float(sys.argv[3])
 if len(sys.argv) > 4:
-    publish = spool._write_description
+    publish = caching._write_description
     def killed(folder, table):
         os.kill(os.getpid(), signal.SIGKILL)
-    spool._write_description = killed
+    caching._write_description = killed
 warnings.simplefilter("ignore", RuntimeWarning)
 time.sleep(max(0.0, start - time.time()))
 for _ in range(10):

@@ -292,17 +292,19 @@ texts = st.lists(lines, max_size=4).map(lambda lines: "".join(f"{line}\n" for li
 noise = st.text("0123456789 :.eE+-_nafiqd,x#\t\r\n\v\x00", max_size=40).map(lambda s: s + "\n")
 
 
-@given(content=texts | noise, labelled=st.booleans())
-@example("1 1.0:2\n", True)
-@example("nan(a) 1:2\n", True)
-@example("1 4: 5:6-2\n", True)
+@given(content=texts | noise, labelled=st.booleans(), gaps=st.booleans())
+@example("1 1.0:2\n", True, False)
+@example("nan(a) 1:2\n", True, False)
+@example("1 1:nan(a)\n", True, True)
+@example("1 4: 5:6-2\n", True, False)
 @settings(max_examples=600)
-def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(content, labelled):
+def test_fast_and_slow_path_agree_wherever_the_fast_one_accepts(content, labelled, gaps):
+    numbers = svmlight.Numbers(DOUBLE, gaps)
     data = content.replace("\r", "").replace("\0", "").encode()
-    fast = svmlight._parse_fast(data, labelled, DOUBLE, pyarrow)
-    words = svmlight._parse_words(data, labelled, DOUBLE)
+    fast = svmlight._parse_fast(data, labelled, numbers, pyarrow)
+    words = svmlight._parse_words(data, labelled, numbers)
     for parsed in filter(None, (fast, words)):
-        slow = svmlight._parse_lines(Chunk(1, data), labelled, DOUBLE, "file")
+        slow = svmlight._parse_lines(Chunk(1, data), labelled, numbers, "file")
         for a, b in zip(parsed[: 3 + labelled], slow, strict=False):
             assert a.dtype.kind == b.dtype.kind
             np.testing.assert_array_equal(a, b)

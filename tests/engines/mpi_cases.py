@@ -203,7 +203,7 @@ def wrong_on_one_rank():
         kind = ValueError if here else lp.EngineError
         with pytest.raises(kind, match=r"method='foo' is not known"):
             lp.svd(mine, 4, engine=COMM, method="foo" if here else "dpi")
-        with pytest.raises(kind, match=r"memory='x' is no size"):
+        with pytest.raises(kind, match=r"memory='x' is not a size"):
             lp.svd(mine, 4, engine=COMM, memory="x" if here else None)
 
     def load(rank):

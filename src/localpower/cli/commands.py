@@ -244,6 +244,8 @@ def _rows(options: argparse.Namespace, display: Progress, model: Result | None =
         dtype=options.dtype,
         key=options.key,
         missing=options.missing,
+        width=0 if model is None else model.components.shape[1],
+        means=model.mean if model is not None and model.run.get("center") else None,
     )
     return open_source(
         options.data[0] if len(options.data) == 1 else options.data,

@@ -32,7 +32,7 @@ NAMES = sorted({name for function in CALLED for name in signature(function).para
 
 def as_cli_wording(text: str) -> str:
     """Name options as they are given on the command line: ``drop=['id']`` is ``--drop id``."""
-    text = re.sub(r" \(give [^()]* to localpower\.read, and what it returns as data\)", "", text)
+    text = re.sub(r" \(pass localpower\.read\([^()]*\) as data\)", "", text)
 
     def option(match: re.Match[str]) -> str:
         name = SPELT.get(match[1], match[1]).replace("_", "-")
@@ -314,13 +314,13 @@ def add_reading(command: Parser, data: str = "data") -> None:
     names: Any = {"type": lambda text: text.split(","), "metavar": "A,B", "action": Extend}
     add("--drop", help="columns to leave out, by names or numbers (from 0)", **names)
     add("--columns", help="columns to take", **names)
-    add("--label", metavar="A", help="column that is no feature but a label")
+    add("--label", metavar="A", help="column of labels, kept apart from the features")
+    add("--missing", choices=["drop", "mean", "error"], metavar="HOW",
+        help="drop rows with missing values, or fill in the mean of columns (error)")  # fmt: skip
     add("--memory", metavar="SIZE", help="what rows may take, as 2GB (half of what is free)")
     rare(group, "--header", action=argparse.BooleanOptionalAction,
          help="whether the first line of text is names (found out)")  # fmt: skip
     rare(group, "--delimiter", metavar="C", help="what separates fields of text (found out)")
-    rare(group, "--missing", choices=["drop"], metavar="HOW",
-         help="drop: leave out rows of text in which a value is missing")  # fmt: skip
     rare(group, "--key", metavar="NAME", help="which array of an HDF5, Zarr or npz file")
     rare(group, "--dtype", choices=["float32", "float64"], metavar="T", help="float32 or float64")
     rare(group, "--cache", metavar="FOLDER", help="keep what was parsed here for the next time")

@@ -32,13 +32,8 @@ from localpower.core.linalg import Array
 TINY = 1e-250  # rows are scaled: what is smaller is zero, and eps of it is a number yet
 SLACK = 10.0  # a reported error is never below the true one by more
 ROUNDING = 8.0  # units of eps·θ_1 that a residual cannot be told from zero below
-SHARES = (
-    0.5,
-    0.25,
-    0.1,
-    0.03,
-    0.01,
-)  # of the room that h has: what is claimed to be free of hidden values
+# of the room that h has: what is claimed to be free of hidden values
+SHARES = (0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03, 0.01)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +60,8 @@ class Certificate:
         Whether residuals are as small as rounding lets them be, and that is not small enough.
     vanishing : bool
         Whether the last value is zero, as far as rounding tells.
+    sharper : bool
+        Whether more evidence may make a smaller angle as probable.
     """
 
     angle: float
@@ -74,6 +71,7 @@ class Certificate:
     gap: float
     rounded: bool
     vanishing: bool = False
+    sharper: bool = False
 
     @property
     def residual(self) -> float:
@@ -176,12 +174,13 @@ def certify(found: Ritz, rank: int, known: Known, tol: float, certainty: float) 
         if zero:
             limit = max(limit, SLACK * (floor + known.eps * known.trace), TINY)
         angle, proven, p = 1.0, *_sure(found, rank, limit, hidden, floor, known)
-        hopeless = False
+        hopeless = sharper = False
     else:
         error = float(np.linalg.norm(norms[:rank]))
         outside = left / max(known.columns - len(values), 1)
         errors = error, float(norms[rank : rank + 1].sum()), floor
-        angle, proven, p = _angle(found, rank, errors, (hidden, outside), known, tol, certainty)
+        outsides = hidden, outside
+        angle, proven, p, sharper = _angle(found, rank, errors, outsides, known, tol, certainty)
         best = (
             Bound(last, 0.0, least_floor, *_couplings(found, rank, last)) if least < last else None
         )
@@ -200,6 +199,7 @@ def certify(found: Ritz, rank: int, known: Known, tol: float, certainty: float) 
         gap=gap,
         rounded=settled and hopeless,
         vanishing=zero,
+        sharper=sharper,
     )
 
 
@@ -259,8 +259,10 @@ def _angle(
     known: Known,
     tol: float,
     certainty: float,
-) -> tuple[float, bool, float]:
+) -> tuple[float, bool, float, bool]:
     """The best bound of the angle that is proven, or else as probable as wanted, or else seen.
+
+    Also tells whether a smaller one is not ruled out, but not as probable as that yet.
 
     `errors` are the residual of all vectors asked for, that of the next one, and rounding;
     `outside` is what eigenvalues outside of the search space are at most, and their mean. What is
@@ -270,11 +272,11 @@ def _angle(
     error, following, floor = errors
     last, (hidden, mean) = float(found.values[rank - 1]), outside
     if len(found.values) > rank and found.values[rank] >= last:
-        return 1.0, False, 1.0
+        return 1.0, False, 1.0, False
     whole = Bound(last, error, floor, *_couplings(found, rank, last), known.blur)
     proven, seen = whole.at(hidden), whole.at(whole.claim(SHARES[0], mean))
     if proven < 1 and (proven <= tol or proven <= SLACK * seen):
-        return proven, True, 0.0
+        return proven, True, 0.0, False
     ps: list[float] = []  # the first is that of what is seen
     for count, lacking in known.covered:
         assert known.chance is not None
@@ -285,11 +287,11 @@ def _angle(
             if part.at(h) < 1:
                 ps.append(known.chance(h - floor - lacking))
                 if ps[-1] <= certainty:
-                    return part.at(h), False, ps[-1]
+                    return part.at(h), False, ps[-1], min(ps[:-1], default=1.0) < 1
     if proven < 1:
-        return proven, True, 0.0
+        return proven, True, 0.0, False
     doubtful = len(found.values) > rank and last - found.values[rank] <= SLACK * following
-    return 1.0 if doubtful else seen, False, ps[0] if ps else 1.0
+    return 1.0 if doubtful else seen, False, ps[0] if ps else 1.0, False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ class Options:
     """How data are read, as `localpower.read` documents it; a format takes what applies to it.
 
     `like` are names of the columns of a model. Where the data have names, these are taken, in this
-    order.
+    order. Where they have none, `width` tells how many there are, to see whether labels are there.
+    `means` are those of its columns, for values that are missing.
     """
 
     columns: Sequence[str | int] | None = None
@@ -40,13 +41,27 @@ class Options:
     zero_based: bool | None = None
     missing: str | None = None
     like: Sequence[str] | None = None
+    width: int = 0
+    means: Any = None
 
     def __post_init__(self) -> None:
         """Refuse what no format knows."""
         if self.dtype not in (None, "float32", "float64"):
             raise ValueError(f"dtype={self.dtype!r} is not known: take 'float32' or 'float64'")
-        if self.missing not in (None, "drop"):
-            raise ValueError(f"missing={self.missing!r} is not known: take 'drop', or leave it out")
+        if self.missing not in (None, "drop", "mean", "error"):
+            raise ValueError(
+                f"missing={self.missing!r} is not known: take 'drop', 'mean' or 'error'"
+            )
+
+    @property
+    def gaps(self) -> bool:
+        """Whether values may be missing; readers write nan in their places."""
+        return self.missing in ("drop", "mean")
+
+    def told(self) -> str:
+        """The options that matter for what rows are, for a line about them."""
+        given = {name: getattr(self, name) for name in ("label", "missing")}
+        return "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
 
     def work_type(self, kinds: Iterable[DTypeLike] = (np.float64,)) -> np.dtype[Any]:
         """What rows of these types are read as: the type asked for, or `shard.work_type`."""
@@ -82,7 +97,6 @@ def choose(
         order = _of_model(names, options, where, index)
         if order is not None:
             return order, _label_beside(order, names, count, options.label, where)
-    label = None if options.label is None else _number(options.label, names, count, where)
     if options.columns is not None:
         chosen = [_number(column, names, count, where) for column in options.columns]
         if not chosen:
@@ -90,9 +104,11 @@ def choose(
     else:
         chosen = [number for number in range(count) if number not in index]
     dropped = {_number(column, names, count, where) for column in options.drop or ()}
-    if label is not None:
-        dropped.add(label)
-    return [number for number in chosen if number not in dropped], label
+    left = [number for number in chosen if number not in dropped]
+    if len(left) == options.width:
+        return left, _label_beside(left, names or (), count, options.label, where)
+    label = None if options.label is None else _number(options.label, names, count, where)
+    return [number for number in left if number != label], label
 
 
 def refuse_twins(names: Sequence[str], taken: Iterable[int], where: Path | str) -> None:
@@ -154,9 +170,21 @@ def no_label(where: Path | str, name: str, kind: Any) -> DataError:
 def missing_value(where: Path | str, row: int, name: str) -> DataError:
     """Say that there is a null."""
     return DataError(
-        f"{where}, row {row}, column {name!r}: no value (null); fill in values, or leave out such "
-        f"rows, or the column with drop=[{name!r}]"
+        f"{where}, row {row}, column {name!r}: the value is missing (null); leave out such rows "
+        f"with missing='drop', fill it in with missing='mean', or leave out the column with "
+        f"drop=[{name!r}]"
     )
+
+
+def refuse_empty(present: NDArray[Any], names: Sequence[str] | None) -> None:
+    """Refuse columns of which no value is `present`: they have no mean."""
+    if not present.all():
+        called = names or [*map(str, range(len(present)))]
+        empty = listed([called[number] for number in np.flatnonzero(present == 0).tolist()])
+        raise DataError(
+            f"column {empty} has no value in any row, so there is no mean to fill in; leave it "
+            f"out with drop=[{empty}]"
+        )
 
 
 def text_labels(values: Sequence[Any], where: Path | str) -> NDArray[Any]:
@@ -215,7 +243,8 @@ def _of_model(
         )
     wanted = set(like)
     refuse_twins(names, [i for i, name in enumerate(names) if name in wanted], where)
-    dropped = [_place(column, len(names)) for column in options.drop or ()]
+    apart = [*(options.drop or ()), *([] if options.label is None else [options.label])]
+    dropped = [_place(column, len(names)) for column in apart]
     passed = (*index, *(number for number in dropped if number is not None))
     known = {*wanted, options.label, *(names[number] for number in passed)}
     extra = [name for name in names if name in there and name not in known]
@@ -235,9 +264,10 @@ def _label_beside(
     label: str | int | None,
     where: Path | str,
 ) -> int | None:
-    """Number of the label column if the data have one: a model's columns do not need it."""
-    absent = isinstance(label, str) and label not in names and not label.isdecimal()
-    number = None if label is None or absent else _number(label, names, count, where)
+    """Number of the label column if the data have one: new rows of a model do not need it."""
+    if label is None or (label not in names and _place(label, count) is None):
+        return None
+    number = _number(label, names, count, where)
     return None if number in order else number
 
 

@@ -1,9 +1,10 @@
-"""Columns that look as if they were no features."""
+"""Columns that look as if they were no features, or as if their units differed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from localpower.worker.shard import cut, is_stored
 IDENTITY = re.compile(r"(?i:(^|[\W_])(id|uuid|index))\W*$|[a-z]I[Dd]$")  # customer_id, userID
 NOT_FEATURES = {"label", "labels", "target", "class", "y", "outcome", "id", "index", "unnamed: 0"}
 SAMPLE_ROWS, MOST_LABELS = 1000, 20  # rows that are looked at for a label without a name
+SPAN = 1e8  # of standard deviations: units are not the same
 SAMPLE_ENTRIES, FEW_ROWS = 1 << 20, 20  # at most, and rows from which counting is no accident
 
 
@@ -35,10 +37,25 @@ def table_hint(table: Table) -> str | None:
         if whole[number] and not whole.all() and 1 < kinds <= min(MOST_LABELS, len(rows) // 4):
             return (
                 f"column {number} holds {kinds} different whole numbers where others have "
-                f"fractions, like a label; if it is none of the features, leave it out with "
+                f"fractions, like a label; if it is not a feature, leave it out with "
                 f"drop=[{number}]"
             )
     return None
+
+
+def units_hint(names: Sequence[str] | None, deviations: Any) -> str | None:
+    """Say that columns vary by very different amounts, if they have names and so may have units."""
+    varying = np.flatnonzero(deviations > 0)
+    if names is None or len(varying) < 2:
+        return None
+    least, most = (int(varying[find(deviations[varying])]) for find in (np.argmin, np.argmax))
+    if deviations[most] < SPAN * deviations[least]:
+        return None
+    return (
+        f"standard deviations of columns span {SPAN:.0e} and more, from {deviations[least]:.1e} of "
+        f"{names[least]!r} to {deviations[most]:.1e} of {names[most]!r}, so small ones hardly "
+        "count; if columns are in different units, give scale='std'"
+    )
 
 
 def label_hint(names: Sequence[str] | None, counting: Sequence[int] = ()) -> str | None:

@@ -24,7 +24,7 @@ def budget(memory: int | str | None) -> int:
         return max(available() // 2, SMALLEST)
     size = _parse(memory)
     if size is None:
-        raise ValueError(f"memory={memory!r} is no size: take bytes, or text such as '2GB'")
+        raise ValueError(f"memory={memory!r} is not a size: give bytes, or text such as '2GB'")
     if size < SMALLEST:
         raise ValueError(f"memory={memory!r} is too little to work with; take 16 MiB or more")
     return size

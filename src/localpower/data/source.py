@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
-from localpower.data.blocks import Options, choose
+from localpower.data.blocks import Block, Options, choose
+from localpower.data.cache import cached
 from localpower.data.detect import detect, suffix_of
 from localpower.data.hints import table_hint
 from localpower.data.memory import ROWS_SHARE, budget
+from localpower.data.missing import TOLD, fill, has_gaps, left_out
 from localpower.data.paths import files as files
 from localpower.data.readers.foreign import (
     FILES,
@@ -32,10 +34,10 @@ from localpower.data.readers.foreign import (
 from localpower.data.readers.frames import frame_blocks, is_frame
 from localpower.data.readers.matrix import as_matrix
 from localpower.data.readers.stream import stream_blocks
-from localpower.data.spool import RowStorage, Table, cached, keep
+from localpower.data.spool import RowStorage, Table, keep
 from localpower.worker.shard import EngineBlock, LoadedBlock, Shard, is_stored, nbytes
 
-HERE = "which brings rows here; or change them where they are"
+IN_PLACE = ", or change the data where they are"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +45,8 @@ class Source:
     """Rows as they were given, in tables with the same columns; what `localpower.read` returns.
 
     `separate` says that the tables are the user's own shards; otherwise rows may be cut anywhere.
-    `memory` is what rows may take, in bytes. Close it, or use it in a ``with`` statement, to remove
-    temporary files before it is garbage.
+    `memory` is what rows may take, in bytes; `missing` counts what was done about missing values.
+    Close it, or use it in a ``with`` statement, to remove temporary files before it is garbage.
     """
 
     tables: tuple[Table, ...]
@@ -53,6 +55,27 @@ class Source:
     dtype: np.dtype[Any]
     memory: int
     room: RowStorage
+    missing: Mapping[str, int] = field(default_factory=dict)
+    options: Options = field(default_factory=Options)
+
+    def __repr__(self) -> str:
+        """Say in one line what it is."""
+        of = self.names[0] + f" and {len(self.names) - 1} more" * (len(self.names) > 1)
+        told = "".join(f"; {count} {TOLD[name]}" for name, count in self.missing.items())
+        shape = f"{self.rows} rows × {self.columns} columns of {self.dtype}"
+        return f"<Source of {of}: {shape}{self.options.told()}{told}>"
+
+    def here(self) -> Source:
+        """The same, with its rows in this process."""
+        return self
+
+    @property
+    def left_out(self) -> NDArray[np.intp]:
+        """Numbers, in the data as given, of the rows that ``missing="drop"`` left out."""
+        rows = [_rows(table) + len(table.left_out) for table in self.tables]
+        firsts = np.cumsum([0, *rows])
+        pairs = zip(firsts, self.tables, strict=False)
+        return np.concatenate([first + table.left_out for first, table in pairs])
 
     @property
     def pieces(self) -> tuple[Any, ...]:
@@ -71,7 +94,7 @@ class Source:
 
     @property
     def labels(self) -> NDArray[Any] | None:
-        """The label of each row, where every table has labels."""
+        """The label of each row, (n,), where every table has labels; held in memory."""
         labels = [table.labels for table in self.tables]
         known = [label for label in labels if label is not None]
         return np.concatenate(known) if len(known) == len(labels) else None
@@ -85,7 +108,8 @@ class Source:
         """Say which row this is, and of what."""
         for name, table in zip(self.names, self.tables, strict=True):
             if row < _rows(table):
-                return f"{name}, row {row}"
+                earlier = table.left_out - np.arange(len(table.left_out))
+                return f"{name}, row {row + np.searchsorted(earlier, row, 'right')}"
             row -= _rows(table)
         raise IndexError(f"there are {self.rows} rows")
 
@@ -98,73 +122,6 @@ class Source:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def read(
-    data: Any,
-    *,
-    columns: Sequence[str | int] | None = None,
-    drop: Sequence[str | int] | None = None,
-    label: str | int | None = None,
-    labels: Any = None,
-    header: bool | None = None,
-    delimiter: str | None = None,
-    dtype: str | None = None,
-    key: str | None = None,
-    zero_based: bool | None = None,
-    missing: str | None = None,
-    n_features: int = 0,
-    memory: int | str | None = None,
-    cache: str | os.PathLike[str] | None = None,
-) -> Source:
-    r"""Open data with options that `svd` has no arguments for; give `svd` what it returns.
-
-    Parameters
-    ----------
-    data
-        Whatever `svd` takes.
-    columns, drop : sequence of str or int, optional
-        Names or numbers (from 0) of the columns to take, in this order, or to leave out.
-    label : str or int, optional
-        A column that is no feature but a label, for ``partition="label"``.
-    labels : (n,) array_like, optional
-        The labels themselves, where the data do not hold them.
-    header : bool, optional
-        Whether CSV has a line of names; found out by default.
-    delimiter : str, optional
-        What separates the fields of CSV; found out by default.
-    dtype : {"float32", "float64"}, optional
-        What rows are worked with; by default float32 where all data are, else float64.
-    key : str, optional
-        Which array of an HDF5, Zarr or ``.npz`` file.
-    zero_based : bool, optional
-        Whether svmlight indices count from 0; by default if a 0 occurs in any of the files.
-    missing : {"drop"}, optional
-        Leave out the rows of CSV in which a value is missing. By default that is an error.
-    n_features : int
-        Columns at least, for svmlight text that does not name the last ones.
-    memory : int or str, optional
-        What rows may take in memory, such as ``"2GB"``; half of what is free by default.
-    cache : path, optional
-        Folder that keeps what was parsed, for the next time. By default it is temporary.
-
-    Returns
-    -------
-    Source
-        The rows, for `svd`, `plan`, `compare` and `Result.transform`, as often as wanted.
-
-    Examples
-    --------
-    >>> import localpower as lp, pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "rows.csv")
-    ...     _ = path.write_text("name,height,weight\nann,1.7,60\nbob,1.8,80\neve,1.6,50\n")
-    ...     with lp.read(path, drop=["name"]) as rows:
-    ...         lp.svd(rows, 1, method="dpi", rng=0).singular_values.round(2)
-    array([111.84])
-    """
-    options = Options(columns, drop, label, header, delimiter, dtype, key, zero_based, missing)
-    return open_source(data, n_features, options, memory, cache, labels=labels)
 
 
 def open_source(
@@ -184,7 +141,7 @@ def open_source(
     data have names, too, these are taken, in the order of the model.
     """
     if isinstance(data, Source):
-        return data if like is None else _like(data, like)
+        return data if like is None else _like(data.here(), like)
     told, options = options is not None, replace(options or Options(), like=like)
     size = budget(memory)
     room = RowStorage(int(ROWS_SHARE * size), cache)
@@ -194,6 +151,8 @@ def open_source(
         names, tables = tuple(name for name, _ in found), [table for _, table in found]
         tables = _settle(tables, columns, options)
         _check_widths(names, tables)
+        missing = left_out(tables, names)
+        tables, missing["values_filled"] = fill(tables, names, options.means)
         if (hint := table_hint(tables[0])) is not None:
             warn(hint + _whose_options(hint), DataHint)
         if labels is not None:
@@ -207,6 +166,8 @@ def open_source(
         room.close()
         raise
     source = Source(tuple(tables), names, separate, _work_type(tables, options), size, room)
+    done = {name: count for name, count in missing.items() if count}
+    source = replace(source, missing=done, options=options)
     if not source.rows and is_stream(data):
         raise DataError(
             "data yields no rows; a generator that was read before yields nothing more: make it "
@@ -236,13 +197,7 @@ def _like(source: Source, names: Sequence[str]) -> Source:
         if order is not None:
             blocks = Shard(table.pieces, table.columns, source.dtype).blocks()
             found = keep(stream_blocks(blocks, name, Options(order)), room, name)
-            table = replace(
-                found,
-                columns=len(order),  # also where there are no rows
-                labels=table.labels,
-                names=tuple(names),
-                text=table.text,
-            )
+            table = replace(table, pieces=found.pieces, columns=len(order), names=tuple(names))
         tables.append(table)
     return replace(source, tables=tuple(tables), room=room)
 
@@ -254,21 +209,27 @@ def load_block(block: Any) -> LoadedBlock:
     return LoadedBlock(table.pieces, table.names)
 
 
-def held(parts: Sequence[EngineBlock], name: str, memory: int | str | None) -> Source:
-    """Rows that an engine holds, one shard for each part."""
+def held(
+    parts: Sequence[EngineBlock],
+    name: str,
+    memory: int | str | None,
+    missing: Mapping[str, int],
+) -> Source:
+    """Rows that an engine holds, one shard for each part; `missing` were left out or filled in."""
     widths = {part.shape[1] for part in parts}
     if len(widths) != 1 or 0 in widths or not sum(part.shape[0] for part in parts):
         shapes = ", ".join(str(part.shape) for part in parts[:5]) or "nothing"
         raise DataError(
-            f"{name}: blocks of {shapes} are no rows of one matrix; give some rows, all with the "
-            "same columns"
+            f"{name}: blocks of shapes {shapes} do not form one matrix; give at least one row, and "
+            "blocks with the same columns"
         )
     tables = tuple(Table((part,), part.shape[1], names=part.names) for part in parts)
     names = tuple(f"{name}, shard {number}" for number in range(len(parts)))
     with _in_place():
         _check_widths(names, tables)
     size = budget(memory)
-    return Source(tables, names, True, _work_type(tables, Options()), size, RowStorage(size))
+    kind = _work_type(tables, Options())
+    return Source(tables, names, True, kind, size, RowStorage(size), missing)
 
 
 @contextmanager
@@ -277,7 +238,7 @@ def _in_place() -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        if not (whose := _whose_options(str(error), HERE)):
+        if not (whose := _whose_options(str(error), IN_PLACE)):
             raise
         raise DataError(f"{error}{whose}") from error
 
@@ -332,20 +293,13 @@ def _look_ahead(paths: Iterable[Path]) -> None:
 def _table(data: Any, name: str, options: Options, room: RowStorage) -> Table:
     """Take one file or object in."""
     refuse_object(data, name)
-    if options.missing is not None and not (is_path(data) and detect(Path(data)).name == "csv"):
-        raise DataError(
-            f"{name}: missing={options.missing!r} is for CSV and other text; leave out such rows "
-            "before, as with dropna() of a data frame"
-        )
     if is_path(data):
         return _file(Path(data), options, room)
     if is_frame(data):
-        blocks = frame_blocks(data, options, name)
-        assert blocks is not None
-        return keep(blocks, room, name)
+        return keep(frame_blocks(data, options, name) or (), room, name, options.missing)
     if is_stream(data):
-        return keep(stream_blocks(data, name, options), room, name)
-    return _chosen(as_matrix(data, name, room), name, options, room)
+        return keep(stream_blocks(data, name, options), room, name, options.missing)
+    return _chosen(as_matrix(data, name, room, options.gaps), name, options, room)
 
 
 def _file(path: Path, options: Options, room: RowStorage) -> Table:
@@ -354,19 +308,23 @@ def _file(path: Path, options: Options, room: RowStorage) -> Table:
     if not isinstance(found, Iterator):
         return _chosen(as_matrix(found, str(path), room), str(path), options, room)
     if path.is_dir():  # its own time of change says nothing about what is inside: not cached
-        return keep(found, room, str(path))
+        return keep(found, room, str(path), options.missing)
     table = cached(path, options, found, room, form.name == "svmlight")
+    if table.gaps and room.cache is not None:  # what is filled in depends on other files, too
+        blocks = Shard(table.pieces, table.columns, table.pieces[0].dtype).blocks()
+        table = replace(table, pieces=keep(map(Block, blocks), room, "", "mean").pieces)
     return replace(table, text=form.name == "csv")
 
 
 def _chosen(piece: Any, name: str, options: Options, room: RowStorage) -> Table:
-    """Leave out the columns that are not wanted."""
-    if options.columns is None and options.drop is None and options.label is None:
+    """Leave out the columns that are not wanted, and rows with gaps."""
+    whole = options.columns is None and options.drop is None and options.label is None
+    if whole and not (options.gaps and has_gaps(piece)):
         return Table((piece,), piece.shape[1])
-    if not is_stored(piece):
-        return keep(stream_blocks([piece], name, options), room, name)
-    shard = Shard((piece,), piece.shape[1], piece.dtype)
-    return keep(stream_blocks(shard.blocks(), name, options), room, name)
+    parts: Iterable[Any] = [piece]
+    if is_stored(piece):
+        parts = Shard((piece,), piece.shape[1], piece.dtype).blocks()
+    return keep(stream_blocks(parts, name, options), room, name, options.missing)
 
 
 def _settle(tables: list[Table], columns: int, options: Options) -> list[Table]:
@@ -404,11 +362,11 @@ def _check_widths(names: Sequence[str], tables: Sequence[Table]) -> None:
             )
 
 
-def _whose_options(text: str, how: str = "and what it returns as data") -> str:
+def _whose_options(text: str, instead: str = "") -> str:
     """Say where the options are given that a message names."""
     named = re.findall(r"\b(columns|drop|label|header|delimiter|key|missing)=", text)
-    options = " and ".join(f"{name}=" for name in dict.fromkeys(named))
-    return f" (give {options} to localpower.read, {how})" if named else ""
+    options = ", ".join(f"{name}=…" for name in dict.fromkeys(named))
+    return f" (pass localpower.read(data, {options}) as data{instead})" if named else ""
 
 
 def _labelled(tables: list[Table], labels: Any) -> list[Table]:

@@ -1,39 +1,30 @@
 """Rows that come block by block, kept: in memory as long as there is room, then in raw files.
 
-With a folder given as cache, what was read of a file is kept there for the next time, under a key
-of the file's path, size, time of change and the options of the read. What is found there is checked
-against its checksums, and made anew where it does not fit. Else files are temporary.
+These are temporary, unless they are in a folder that `cache.py` keeps.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.checksum import file_checksum
-from localpower.core.errors import DataError, warn
-from localpower.core.files import abandoned, lock, locked, part_of, unfinished
-from localpower.data.blocks import BLOCK_BYTES, Block, Options
+from localpower.core.errors import DataError
+from localpower.data.blocks import BLOCK_BYTES, Block
 from localpower.data.readers.text import join_labels
-from localpower.version import __version__
 from localpower.worker.shard import nbytes
 from localpower.worker.stored import Stored, StoredCSR, stamp
 
-FORMAT = 2
-DESCRIPTION = "table.json"
 SPARE_DISK = 1 << 28  # left free on a disk that is written to
+NONE = np.empty(0, np.intp)
 
 
 class RowStorage:
@@ -81,7 +72,8 @@ class Table:
 
     `labels` (rows,) and `names` of the columns where there are such. `lowest` is the least column
     number of svmlight text, which is counted from there or from one; None for everything else.
-    `text` says that it is a table of text, where columns may be labels.
+    `text` says that it is a table of text, where columns may be labels. `left_out` are numbers of
+    the rows that were left out, as values are missing; `gaps` says that some are missing still.
     """
 
     pieces: tuple[Any, ...]
@@ -90,6 +82,8 @@ class Table:
     names: tuple[str, ...] | None = None
     lowest: int | None = None
     text: bool = False
+    left_out: NDArray[np.intp] = field(default_factory=lambda: NONE)
+    gaps: bool = False
 
     def settled(self, base: int, columns: int) -> Table:
         """Count columns of svmlight text from `base`, and make them `columns` many."""
@@ -97,71 +91,15 @@ class Table:
         return replace(self, pieces=pieces, columns=columns, lowest=None)
 
 
-def keep(blocks: Iterable[Block], room: RowStorage, name: str, raw_indices: bool = False) -> Table:
-    """Take all blocks in and return them as a table; temporary files where memory is full."""
-    return Spool(room, raw=raw_indices).filled(blocks, name).table()
-
-
-def cached(
-    path: Path, options: Options, blocks: Iterable[Block], room: RowStorage, raw: bool
+def keep(
+    blocks: Iterable[Block],
+    room: RowStorage,
+    name: str,
+    missing: str | None = None,
+    raw: bool = False,
 ) -> Table:
-    """Like `keep`, but in the user's cache; or what is there from an earlier time."""
-    if room.cache is None:
-        return keep(blocks, room, str(path), raw)
-    identity = repr((FORMAT, str(path.resolve()), stamp(path), astuple(options)))
-    folder = room.cache / hashlib.sha256(identity.encode()).hexdigest()[:32]
-    found = _found(folder)
-    if isinstance(found, Table):
-        return found
-    if found:
-        warn(f"{folder}: a cache that cannot be used ({found}); it is made anew", RuntimeWarning)
-    room.cache.mkdir(parents=True, exist_ok=True)
-    with _unfinished_folder(folder) as part:
-        table = Spool(RowStorage(0), part, raw).filled(blocks, str(path)).table()
-        if not table.pieces:
-            return table
-        _write_description(part, table)
-        return _published(part, folder)
-
-
-@contextmanager
-def _unfinished_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder that is to become `folder`; it is removed if it does not.
-
-    What processes left behind that were killed over it is removed.
-    """
-    for left in unfinished(folder):
-        with suppress(OSError), abandoned(left):
-            shutil.rmtree(left)
-    part, file = _locked_folder(folder)
-    try:
-        yield part
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        os.close(file)
-
-
-def _locked_folder(folder: Path) -> tuple[Path, int]:
-    while True:
-        part = part_of(folder)
-        part.mkdir()
-        with suppress(FileNotFoundError):
-            file = os.open(part, os.O_RDONLY)
-            lock(file)
-            if part.exists():  # else it was removed before it was locked
-                return part, file
-            os.close(file)
-
-
-def _published(part: Path, folder: Path) -> Table:
-    """Put a finished folder in place, unless another process was faster, and read it."""
-    with locked(folder.parent):
-        found = _found(folder)
-        if isinstance(found, Table):  # which that process is using
-            return found
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(part, folder)
-        return _read_description(folder, check=False)
+    """Take all blocks in and return them as a table; temporary files where memory is full."""
+    return Spool(room, missing=missing, raw=raw).filled(blocks, name).table()
 
 
 def check_disk(path: Path, size: int) -> None:
@@ -177,12 +115,21 @@ def check_disk(path: Path, size: int) -> None:
 class Spool:
     """Collects the blocks of one table: in memory while the room has some, then in files.
 
-    With a `folder`, all goes to files there. `raw` says that column numbers are those of svmlight
-    text: their least and largest are known at the end only.
+    With a `folder`, all goes to files there. `missing` says what is done about nan: ``"drop"``
+    leaves out rows, ``"mean"`` copies them, so that it can be filled in. `raw` says that column
+    numbers are those of svmlight text: their least and largest are known at the end only.
     """
 
-    def __init__(self, room: RowStorage, folder: Path | None = None, raw: bool = False) -> None:
-        self.room, self.folder, self.raw = room, folder, raw
+    def __init__(
+        self,
+        room: RowStorage,
+        folder: Path | None = None,
+        missing: str | None = None,
+        raw: bool = False,
+    ) -> None:
+        self.room, self.folder, self.missing, self.raw = room, folder, missing, raw
+        self.seen, self.gaps = 0, False
+        self.left_out: list[NDArray[np.intp]] = []
         self.held: list[Any] = []
         self.loose = 0  # how many of the last ones held are small
         self.written: list[Any] = []
@@ -211,6 +158,8 @@ class Spool:
 
     def add(self, block: Block, name: str) -> None:
         """Take a block in; `name` is for complaints."""
+        if self.missing in ("drop", "mean"):
+            block = self._without_gaps(block)
         rows = block.rows
         sparse = not isinstance(rows, np.ndarray)
         if self.dtype is None:
@@ -244,6 +193,23 @@ class Spool:
             self._finish()
         self.dtype = kind
         self._take(rows)
+
+    def _without_gaps(self, block: Block) -> Block:
+        rows = block.rows
+        first, self.seen = self.seen, self.seen + rows.shape[0]
+        holes = gaps_in(rows)
+        if not holes.any():
+            return block
+        if self.missing == "mean":
+            self.gaps = True
+            return replace(block, rows=rows.copy())
+        if isinstance(rows, np.ndarray):
+            full = ~holes.any(axis=1)
+        else:
+            full = np.bincount(rows.indptr.searchsorted(np.flatnonzero(holes), "right") - 1,
+                               minlength=rows.shape[0]) == 0  # fmt: skip
+        self.left_out.append(first + np.flatnonzero(~full))
+        return Block(rows[full], None if block.labels is None else block.labels[full], block.names)
 
     def _take(self, rows: Any) -> None:
         size = _taken_by(rows)
@@ -310,7 +276,15 @@ class Spool:
         self._join()
         lowest = 1 if self.lowest is None else self.lowest  # without entries, either count will do
         pieces = tuple(self.written or self.held)
-        return Table(pieces, self.columns, labels, self.names, lowest if self.raw else None)
+        return Table(
+            pieces,
+            self.columns,
+            labels,
+            self.names,
+            lowest if self.raw else None,
+            left_out=np.concatenate([NONE, *self.left_out]),
+            gaps=self.gaps,
+        )
 
     def _stored(self) -> Any:
         """Describe what was written."""
@@ -323,6 +297,11 @@ class Spool:
         indices = Stored(paths[1], 0, np.dtype(np.int32), (self.entries,), stamp(paths[1]))
         indptr = Stored(paths[2], 0, np.dtype(np.int64), (self.rows + 1,), stamp(paths[2]))
         return StoredCSR(data, indices, indptr, self.columns, 0, self.entries)
+
+
+def gaps_in(rows: Any) -> NDArray[np.bool_]:
+    """Which values of rows, or which entries of sparse ones, are missing."""
+    return np.isnan(rows if isinstance(rows, np.ndarray) else rows.data)
 
 
 def _taken_by(rows: Any) -> int:
@@ -352,85 +331,3 @@ def _settled(piece: Any, base: int, columns: int) -> Any:
     if base:
         piece.indices -= base
     return type(piece)((piece.data, piece.indices, piece.indptr), shape=(piece.shape[0], columns))
-
-
-def _write_description(folder: Path, table: Table) -> None:
-    piece = table.pieces[0]
-    if table.labels is not None:
-        np.save(folder / "labels.npy", table.labels, allow_pickle=False)
-    shape = [*piece.shape, piece.nnz if isinstance(piece, StoredCSR) else None]
-    content = {"shape": shape, "dtype": piece.dtype.str, "names": table.names}
-    content |= {"lowest": table.lowest, "version": __version__}
-    content["files"] = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
-    content["sha256"] = _seal(content)
-    (folder / DESCRIPTION).write_text(json.dumps(content), encoding="utf-8")
-
-
-def _checksum(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return file_checksum(stream)
-
-
-def _seal(content: dict[str, Any]) -> str:
-    """Tell a description from one that was changed."""
-    rest = {name: part for name, part in content.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _found(folder: Path) -> Table | str:
-    """Read what is in the cache; or say why it cannot be used, nothing if there is none."""
-    if not (folder / DESCRIPTION).exists():
-        return ""
-    try:
-        return _read_description(folder)
-    except DataError as error:
-        return str(error)
-
-
-def _check_files(folder: Path, content: dict[str, Any]) -> None:
-    """Refuse what was written by another version, or changed since it was written."""
-    if content.get("sha256") != _seal(content):
-        raise ValueError(f"{DESCRIPTION} has changed since it was written")
-    if content["version"] != __version__:
-        raise ValueError(f"of version {content['version']}, and this is {__version__}")
-    for name, known in content["files"].items():
-        if _checksum(folder / name) != known:
-            raise ValueError(f"{name} has changed since it was written")
-
-
-def _read_description(folder: Path, check: bool = True) -> Table:
-    try:
-        content = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        if check:
-            _check_files(folder, content)
-        rows, columns, entries = content["shape"]
-        kind = np.dtype(content["dtype"])
-        if kind not in (np.float32, np.float64):
-            raise ValueError(f"dtype {kind}")
-        if entries is None:
-            piece: Any = _raw(folder, "data", kind, (rows, columns))
-        else:
-            parts = (
-                _raw(folder, "data", kind, (entries,)),
-                _raw(folder, "indices", np.dtype(np.int32), (entries,)),
-                _raw(folder, "indptr", np.dtype(np.int64), (rows + 1,)),
-            )
-            piece = StoredCSR(*parts, columns, 0, entries)
-        labels = folder / "labels.npy"
-        found = np.load(labels, allow_pickle=False) if labels.exists() else None
-        names, lowest = content["names"] and tuple(content["names"]), content["lowest"]
-        if found is not None and found.shape != (rows,):
-            raise ValueError(f"labels of shape {found.shape}")
-        if lowest is not None and type(lowest) is not int:
-            raise ValueError(f"lowest is {lowest!r}")
-        return Table((piece,), columns, found, names, lowest)
-    except (AttributeError, EOFError, OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(str(error)) from error
-
-
-def _raw(folder: Path, name: str, kind: np.dtype[Any], shape: tuple[int, ...]) -> Stored:
-    path = folder / f"{name}.raw"
-    stored = Stored(str(path), 0, kind, shape, stamp(path))
-    if stored.nbytes != stored.stamp[0]:
-        raise ValueError(f"{name}.raw has {stored.stamp[0]} bytes, not {stored.nbytes}")
-    return stored

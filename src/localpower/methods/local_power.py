@@ -332,7 +332,7 @@ def _joined(state: State) -> State:
     lacking = 2 * coupling * less + float(values[0]) * less**2
     eps = float(np.finfo(state.basis.dtype).eps)
     noises = state.noises if state.noises.size else np.zeros(len(inside))
-    added = noises @ np.abs(inside) @ np.abs(more)
+    added = noises @ np.abs(inside @ more)
     added += ROUNDING * eps * float(values[0]) / sizes[:apart]
     noises = np.append(noises, added) @ np.abs(turn)
     return replace(state, joined=(X @ turn, G @ turn, noises), lacking=lacking)

@@ -146,7 +146,8 @@ class State:
             poor = base.shape[1] >= BETTER * self.probes.base.shape[1]
             ended |= poor and known.p >= 1 and self.probes.degree >= LONG
             if not ended or self.draws >= MOST_DRAWS:
-                return replace(self, resting=known.p <= RESTING * doubt.certainty)
+                enough = known.p <= RESTING * doubt.certainty and not known.sharper
+                return replace(self, resting=enough)
         ripe = np.linalg.norm(found.residuals[:, rank - 1]) <= RIPE * found.values[rank - 1]
         ripe = ripe and base.shape[1] < len(base)
         return self.probed(doubt, base, eps) if ripe else self

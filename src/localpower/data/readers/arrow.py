@@ -94,6 +94,7 @@ class Plan:
     label: str | None
     read: list[int]
     dtype: np.dtype[Any]
+    gaps: bool
 
 
 def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) -> Plan:
@@ -128,6 +129,7 @@ def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) ->
         None if label is None else names[label],
         read,
         options.work_type([np.float32 if narrow else np.float64]),
+        options.gaps,
     )
 
 
@@ -285,11 +287,13 @@ def _is_label(pa: ModuleType, kind: Any) -> bool:
 
 def _view(pa: ModuleType, column: Any, name: str, plan: Plan, row: int) -> NDArray[Any]:
     """A column's numbers, without a copy if they are of a type that numpy has."""
-    if column.null_count:
+    if column.null_count and not plan.gaps:
         nulls = column.is_null().to_numpy(zero_copy_only=False)
         raise missing_value(plan.where, row + int(np.argmax(nulls)), name)
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
+    if pa.types.is_decimal(column.type) or (
+        column.null_count and not pa.types.is_floating(column.type)
+    ):
+        column = column.cast(pa.float64(), safe=False)
     return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
@@ -301,9 +305,9 @@ def _labels(pa: ModuleType, column: Any, plan: Plan, row: int) -> NDArray[Any]:
     if not _is_text(pa, column.type):
         return _view(pa, column, plan.label, plan, row)
     values = column.to_pylist()
-    if column.null_count:
+    if column.null_count and not plan.gaps:
         raise missing_value(plan.where, row + values.index(None), plan.label)
-    return text_labels(values, plan.where)
+    return text_labels([value or "" for value in values], plan.where)
 
 
 def _parts(columns: Sequence[Any], start: int, stop: int, dtype: np.dtype[Any]) -> list[Any]:

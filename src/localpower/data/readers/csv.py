@@ -16,42 +16,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.errors import DataError, DataHint, warn
+from localpower.core.errors import DataError
 from localpower.data.blocks import Block, Options
 from localpower.data.readers import csv_layout as layouts
 from localpower.data.readers.csv_layout import Layout, is_missing
 from localpower.data.readers.text import Chunk, arrow, parse_in_order, read_chunks, show
 from localpower.worker.kernels import fields
 
-NO_ROW = re.compile(rb"(?m)^(?:#.*)?\n")
-
-LONGEST = max(map(len, layouts.MISSING))
-WORD = ~np.isin(np.arange(256), list(b"0123456789.+-"))  # bytes that no number starts with
+NO_ROW = re.compile(rb"(?m)^(?:%s.*)?\n" % layouts.COMMENT.pattern)
+SHORT = max(map(len, layouts.WORDS))
+LETTER = ~np.isin(np.arange(256), list(b"0123456789.+-"))  # bytes that no number starts with
 SURELY = 1e38  # what is below is finite in float32, too
 
-Parsed = tuple[NDArray[Any], NDArray[Any] | None, int]  # rows, labels, and how many are left out
+Parsed = tuple[NDArray[Any], NDArray[Any] | None]  # rows, and labels
 
 
 def read_csv(path: Path, options: Options) -> Iterator[Block]:
-    """Yield the rows of a file as dense blocks.
+    """Yield the rows of a file as dense blocks; if gaps are allowed, they are nan.
 
     Labels are numbers in blocks where all are or are missing (nan), else text;
     `text.join_labels` joins both.
     """
     layout = layouts.find_layout(path, options)
     taken = layout.names and tuple(layout.names[number] for number in layout.chosen)
-    rows = left = 0
-    for block, labels, gaps in parse_in_order(partial(_parse, layout=layout), read_chunks(path)):
-        rows, left = rows + len(block), left + gaps
+    rows = 0
+    for block, labels in parse_in_order(partial(_parse, layout=layout), read_chunks(path)):
+        rows += len(block)
         if len(block):
             yield Block(block, labels, taken)
-    if left and not rows:
-        raise DataError(
-            f"{path}: a value is missing in each of its {left} rows; leave out columns in which "
-            "values are missing with drop=[…]"
-        )
-    if left:
-        warn(f"{path}: {left} of {left + rows} rows are left out, as values are missing", DataHint)
     if not rows:
         raise DataError(
             f"{path}: there is no row below the header, line {layout.header}; say header=False if "
@@ -60,7 +52,7 @@ def read_csv(path: Path, options: Options) -> Iterator[Block]:
 
 
 def _parse(chunk: Chunk, layout: Layout) -> Parsed:
-    """Return the rows of a chunk, their labels, and how many rows were left out."""
+    """Return the rows of a chunk, and their labels."""
     chunk = _below(chunk, layout.header)
     pa = arrow()
     fast = None if pa is None else _parse_fast(chunk.data, layout, pa)
@@ -83,29 +75,24 @@ def _parse_fast(data: bytes, layout: Layout, pa: Any) -> Parsed | None:
         offsets = _fields(data, layout)
     if offsets is None:
         return None
-    gaps = _gaps(data, offsets, layout)
-    if gaps.any():
-        if not layout.gaps:
-            return None
-        data = _filled(data, offsets, gaps)
-        offsets = _fields(data, layout)
-        assert offsets is not None
-    values = _values(data, offsets, layout, pa)
+    words, meant = _words(data, offsets, layout)
+    gaps = np.isnan(meant)
+    if gaps.any() and not layout.gaps:
+        return None
+    values = _values(data, offsets, layout, pa, words, meant)
     if values is None:
         return None
     with np.errstate(over="ignore"):
         rows = values.astype(layout.dtype, copy=False)
-    if not np.array_equal(~np.isfinite(rows), gaps[:, layout.chosen]):
+    times = np.bincount(layout.chosen, minlength=layout.count)  # a column may be taken twice
+    if np.count_nonzero(~np.isfinite(rows)) != times[words[gaps] % layout.count].sum():
         return None
-    full = ~gaps.any(axis=1)
     labels = None
     if layout.label is not None:
-        starts, stops = (
-            offsets[2 * layout.label + k : -1 : 2 * layout.count][full] for k in (0, 1)
-        )
+        starts, stops = (offsets[2 * layout.label + k : -1 : 2 * layout.count] for k in (0, 1))
         pairs = zip(starts.tolist(), stops.tolist(), strict=True)
         labels = _labels([layouts.decode(data[a:b]) for a, b in pairs])
-    return rows if full.all() else rows[full], labels, len(rows) - int(full.sum())
+    return rows, labels
 
 
 def _plain(data: bytes, layout: Layout) -> bytes:
@@ -119,54 +106,80 @@ def _plain(data: bytes, layout: Layout) -> bytes:
         data = NO_ROW.sub(b"", data)
     if layout.delimiter == " ":
         data = data.replace(b"\t", b" ")
+    cut = layout.delimiter.encode()
     if b'"' in data:
         inside = rb'[^"\n]*' if layout.label is None else rb'[^"\n%s]*' % mark
         quoted = re.compile(rb'(?m)(^|%s) *"(%s)"(?=%s|$)' % (mark, inside, mark))
-        cut = layout.delimiter.encode()
         data = quoted.sub(lambda found: found[1] + found[2].replace(cut, b"x"), data)
-    for end in (layout.delimiter.encode(), b"\n"):
+    if b" " not in data:
+        return data
+    before, after, _ = _runs(data, " ", layout.delimiter)
+    if (before | after).all():  # no blank is inside of a field
+        return data.translate(None, b" ")
+    for end in (cut, b"\n"):
         for blank in (b" " + end, end + b" "):
             while blank in data:
                 data = data.replace(blank, end)
     return data.lstrip(b" ")
 
 
+def _runs(data: bytes, mark: str, delimiter: str) -> tuple[NDArray[Any], ...]:
+    """Of runs of a byte: whether a field starts before them, and ends after, and their lengths."""
+    text = np.frombuffer(data, np.uint8)  # which ends with a newline, also before its first byte
+    at = np.flatnonzero(text == ord(mark))
+    breaks = np.flatnonzero(np.diff(at) > 1)
+    starts, stops = at[np.r_[0, breaks + 1]], at[np.r_[breaks, len(at) - 1]]
+    ends = list(f"{delimiter}\n".encode())
+    return np.isin(text[starts - 1], ends), np.isin(text[stops + 1], ends), stops - starts + 1
+
+
 def _fields(data: bytes, layout: Layout) -> NDArray[np.int32] | None:
     """Where fields start and end; None if lines are not plain, or not all of one length."""
-    if b'"' in data or (b"#" in data and (data.startswith(b"#") or b"\n#" in data)):
+    if b'"' in data:
+        before, after, lengths = _runs(data, '"', layout.delimiter)
+        if layout.label is not None or not (before & after & (lengths == 2)).all():
+            return None  # quotes around nothing are a word
+    if b"#" in data and re.search(rb"(?m)^%s" % layouts.COMMENT.pattern, data):
         return None
     if layout.count == 1 and (data.startswith(b"\n") or b"\n\n" in data):
         return None  # an empty line is no row
     return fields(data, ord(layout.delimiter), layout.count)
 
 
-def _gaps(data: bytes, offsets: NDArray[np.int32], layout: Layout) -> NDArray[np.bool_]:
-    """Which fields, of the columns wanted, hold no value: those with nothing or a word for it."""
-    wanted = np.isin(np.arange(layout.count), layout.chosen)
-    starts, lengths = offsets[:-1:2], np.diff(offsets)[::2]
+def _words(
+    data: bytes, offsets: NDArray[np.int32], layout: Layout
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Which fields, of the columns wanted, are words with a meaning, and what each means."""
+    starts = offsets[:-1:2]
+    lengths = offsets[1::2] - starts
+    at = np.flatnonzero(lengths <= SHORT)
     text = np.frombuffer(data, np.uint8)
-    first = text[starts]
-    gaps: NDArray[np.bool_] = (lengths == 0) | ((lengths == 1) & (first == ord("-")))
-    at = np.flatnonzero((lengths <= LONGEST) & ~gaps & WORD[first])
-    if len(at):
-        place = np.minimum(starts[at, None] + np.arange(LONGEST), len(text) - 1)
-        letters = np.where(np.arange(LONGEST) < lengths[at, None], text[place], 0)
-        words, which = np.unique(letters.view(f"S{LONGEST}").ravel(), return_inverse=True)
-        gaps[at] = np.array([is_missing(word.decode("latin-1")) for word in words])[which]
-    return gaps.reshape(-1, layout.count) & wanted
-
-
-def _filled(data: bytes, offsets: NDArray[np.int32], gaps: NDArray[np.bool_]) -> bytes:
-    """Write nan into the gaps."""
-    at = np.flatnonzero(gaps)
-    starts, stops = offsets[2 * at].tolist(), offsets[2 * at + 1].tolist()
-    return b"nan".join(data[a:b] for a, b in zip([0, *stops], [*starts, len(data)], strict=True))
+    first, length = text[starts[at]], lengths[at]
+    at = at[LETTER[first] | (length == 0) | ((length == 1) & (first == ord("-")))]
+    if len(layout.chosen) < layout.count:
+        at = at[np.isin(at % layout.count, layout.chosen)]
+    if not len(at):
+        return at, np.empty(0)
+    letters = np.zeros((len(at), 8), np.uint8)
+    for place in range(SHORT):
+        here = lengths[at] > place
+        letters[here, place] = text[starts[at[here]] + place]
+    codes, which = np.unique(letters.view(np.uint64).ravel(), return_inverse=True)
+    kinds = codes.view("S8").tolist()
+    found = [layouts.meaning(kind.decode("latin-1")) for kind in kinds]
+    known = np.array([value is not None for value in found])[which]
+    return at[known], np.array(found, dtype=np.float64)[which][known]
 
 
 def _values(
-    data: bytes, offsets: NDArray[np.int32], layout: Layout, pa: Any
+    data: bytes,
+    offsets: NDArray[np.int32],
+    layout: Layout,
+    pa: Any,
+    words: NDArray[np.intp],
+    meant: NDArray[np.float64],
 ) -> NDArray[np.float64] | None:
-    """Cast fields to numbers where they stand.
+    """Cast fields to numbers where they stand, but for words, which are known.
 
     Fields and delimiters in turn are the strings of an array in which all are null but the fields
     wanted. That takes half the time of parsing the text once more.
@@ -174,8 +187,10 @@ def _values(
     wanted = np.zeros((layout.count, 2), np.bool_)
     wanted[layout.chosen, 0] = True
     rows = len(offsets) // (2 * layout.count)
-    valid = np.packbits(np.tile(wanted.ravel(), rows), bitorder="little")
-    buffers = [pa.py_buffer(part) for part in (valid, offsets, data)]
+    valid = np.tile(wanted.ravel(), rows)
+    valid[2 * words] = False
+    bits = np.packbits(valid, bitorder="little")
+    buffers = [pa.py_buffer(part) for part in (bits, offsets, data)]
     strings = pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
     try:
         cast = strings.cast(pa.float64())
@@ -183,8 +198,15 @@ def _values(
         return None
     values = np.frombuffer(cast.buffers()[1], np.float64, len(offsets) - 1)
     values = values.reshape(rows, layout.count, 2)[:, :, 0]
-    every = layout.chosen == list(range(layout.count))
-    return values.copy() if every else values[:, layout.chosen]
+    if layout.chosen == list(range(layout.count)):
+        values = values.copy()
+        values.flat[words] = meant
+        return values
+    values = values[:, layout.chosen]
+    for place, column in enumerate(layout.chosen if len(words) else ()):
+        mine = words % layout.count == column
+        values[words[mine] // layout.count, place] = meant[mine]
+    return values
 
 
 def _labels(fields: list[str]) -> NDArray[Any]:
@@ -197,7 +219,6 @@ def _labels(fields: list[str]) -> NDArray[Any]:
 def _parse_lines(chunk: Chunk, layout: Layout) -> Parsed:
     values: list[list[float]] = []
     labels: list[str] = []
-    left = 0
     for number, line in layouts.numbered_rows(chunk):
         fields = layouts.split(line, layout.delimiter, layout.path, number)
         if len(fields) != layout.count:
@@ -206,14 +227,11 @@ def _parse_lines(chunk: Chunk, layout: Layout) -> Parsed:
                 f"{layout.count} as in the first line; fill in or quote what is missing, or say "
                 f"delimiter=… if fields are not cut at {layout.delimiter!r}"
             )
-        if layout.gaps and any(is_missing(fields[j]) for j in layout.chosen):
-            left += 1
-            continue
         values.append(_row(fields, line, number, layout))
         if layout.label is not None:
             labels.append(fields[layout.label])
     rows = np.array(values, dtype=layout.dtype).reshape(-1, len(layout.chosen))
-    return rows, None if layout.label is None else _labels(labels), left
+    return rows, None if layout.label is None else _labels(labels)
 
 
 def _row(fields: list[str], line: str, number: int, layout: Layout) -> list[float]:
@@ -227,7 +245,9 @@ def _row(fields: list[str], line: str, number: int, layout: Layout) -> list[floa
 
 
 def _value(field: str, column: int, line: int, layout: Layout) -> float:
-    value = layouts.number_in(field)
+    value, word = layouts.number_in(field), layouts.meaning(field)
+    if word is not None and (layout.gaps or word == word):
+        return word
     with np.errstate(over="ignore"):
         if value is not None and np.isfinite(layout.dtype.type(value)):
             return value
@@ -236,7 +256,8 @@ def _value(field: str, column: int, line: int, layout: Layout) -> float:
     if is_missing(field):
         raise DataError(
             f"{where}: the value is missing ({show(field)}); leave out such rows with "
-            f"missing='drop', or the column with drop=[{called!r}], or fill it in"
+            f"missing='drop', fill it in with missing='mean', or leave out the column with "
+            f"drop=[{called!r}]"
         )
     if value is not None:
         raise DataError(

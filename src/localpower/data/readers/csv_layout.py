@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from localpower.data.readers.text import Chunk, read_chunks, show
 
 DELIMITERS = ",\t;| "  # a blank stands for any run of blanks and tabs
 SAMPLE, SAMPLE_SIZE = 50, 1 << 16  # lines and characters from which the layout is told
+COMMENT = re.compile(rb"#(?![nN]/[aA])")  # what a line without a row starts with
 MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "?", "-"}
+WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys([*MISSING, '""'], float("nan"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Layout:
     chosen: list[int]
     label: int | None
     dtype: np.dtype[Any]
-    gaps: bool  # whether rows with missing values are left out
+    gaps: bool  # whether values may be missing
 
     def called(self, number: int) -> str | int:
         """What a user calls the column."""
@@ -58,8 +61,7 @@ def find_layout(path: Path, options: Options) -> Layout:
         raise DataError(f"{path}: no column is left of {len(first)}; drop fewer, or take others")
     dtype = options.work_type()
     header = number if has_names else 0
-    gaps = options.missing == "drop"
-    layout = Layout(path, delimiter, names, header, len(first), chosen, label, dtype, gaps)
+    layout = Layout(path, delimiter, names, header, len(first), chosen, label, dtype, options.gaps)
     _refuse_text(layout, sample[1:] if has_names else sample)
     return layout
 
@@ -87,7 +89,7 @@ def _records(path: Path) -> Generator[tuple[int, str], None, None]:
 def numbered_rows(chunk: Chunk) -> Iterator[tuple[int, str]]:
     """Yield the lines of a chunk that are no comments, with their numbers."""
     for number, line in enumerate(io.BytesIO(chunk.data), start=chunk.line):
-        if line.strip() and not line.startswith(b"#"):
+        if line.strip() and not COMMENT.match(line):
             yield number, decode(line[:-1])
 
 
@@ -125,7 +127,9 @@ def _delimiter(lines: list[str], options: Options) -> str:
     if options.delimiter is not None:
         given = options.delimiter
         if len(given) != 1 or given in '"\r\n#.+-' or given.isalnum() or not given.isascii():
-            raise ValueError(f"delimiter={given!r} cannot be: give one character, as ',' or '\\t'")
+            raise ValueError(
+                f"delimiter={given!r} is not possible: give one character, as ',' or '\\t'"
+            )
         return given
     return max(DELIMITERS, key=lambda delimiter: _fit(lines, delimiter))
 
@@ -183,7 +187,12 @@ def _has_comma(field: str) -> bool:
 
 
 def _is_number_like(field: str) -> bool:
-    return number_in(field) is not None or is_missing(field)
+    return number_in(field) is not None or meaning(field) is not None
+
+
+def meaning(field: str) -> float | None:
+    """What a word means: nan if it says that there is no value; None if it means nothing."""
+    return WORDS.get(field.strip().lower())
 
 
 def is_missing(field: str) -> bool:
@@ -220,7 +229,11 @@ def _refuse_text(layout: Layout, sample: list[tuple[int, list[str]]]) -> None:
 
 
 def _is_text(column: list[str]) -> bool:
-    return not all(map(is_missing, column)) and all(number_in(field) is None for field in column)
+    return not all(map(is_missing, column)) and not any(map(_is_value, column))
+
+
+def _is_value(field: str) -> bool:
+    return _is_number_like(field) and not is_missing(field)
 
 
 def remedy(field: str, columns: str) -> str:

@@ -19,11 +19,12 @@ from localpower.data.blocks import (
     choose,
     missing_value,
     no_label,
+    refuse_empty,
     refuse_twins,
     text_labels,
 )
 from localpower.data.readers.arrow import arrow_blocks, column_blocks
-from localpower.data.readers.matrix import Columns, columns_of, matrix_blocks
+from localpower.data.readers.matrix import Columns, columns_of, matrix_blocks, without_masks
 from localpower.worker.shard import join_columns
 
 KINDS = {
@@ -64,6 +65,11 @@ def frame_blocks(data: Any, options: Options, where: str = "data") -> Iterator[B
     return None
 
 
+def is_lazy(data: Any) -> bool:
+    """Tell what a cluster makes when it is needed."""
+    return (_kind(data) or "").startswith("dask")
+
+
 def frame_names(data: Any) -> tuple[str, ...] | None:
     """Names of a table's columns; None for what has none."""
     kind = _kind(data)
@@ -96,6 +102,7 @@ class _Plan:
     label_name: str
     dtype: np.dtype[Any]
     sparse: bool
+    gaps: bool
 
 
 def _plan(names: list[str], dtypes: list[Any], options: Options, where: str) -> _Plan:
@@ -112,6 +119,7 @@ def _plan(names: list[str], dtypes: list[Any], options: Options, where: str) -> 
         "" if label is None else names[label],
         options.work_type(kind for kind in kinds.values() if kind is not None),
         all(_is_sparse(dtypes[i]) for i in taken),
+        options.gaps,
     )
 
 
@@ -188,21 +196,25 @@ def _pandas_column(series: Any, plan: _Plan, row: int) -> Any:
     """A column of plain numbers as it is; nullable or sparse ones are converted."""
     if isinstance(series.dtype, np.dtype):
         return series.to_numpy()
-    if type(series.dtype).__name__ != "SparseDtype" and series.hasnans:
+    kind = _number_type(series.dtype)
+    if type(series.dtype).__name__ == "SparseDtype" or not series.hasnans:
+        return _Column(series.array, lambda part: part.to_numpy(dtype=kind))
+    if not plan.gaps:
         first = int(np.argmax(series.isna().to_numpy()))
         raise missing_value(plan.where, row + first, str(series.name))
-    kind = _number_type(series.dtype)
-    return _Column(series.array, lambda part: part.to_numpy(dtype=kind))
+    return _Column(series.array, lambda part: part.to_numpy(np.float64, na_value=np.nan))
 
 
 def _pandas_label(series: Any, plan: _Plan, row: int) -> NDArray[Any]:
     missing = series.isna().to_numpy()
-    if missing.any():
+    if missing.any() and not plan.gaps:
         raise missing_value(plan.where, row + int(np.argmax(missing)), plan.label_name)
     kind = _number_type(series.dtype)
+    if kind is not None and missing.any():
+        return np.asarray(series.to_numpy(np.float64, na_value=np.nan))
     if kind is not None:
         return np.asarray(series.to_numpy(dtype=kind))
-    values = series.tolist()
+    values = ["" if gap else value for value, gap in zip(series.tolist(), missing, strict=True)]
     if all(isinstance(value, str) for value in values):
         return text_labels(values, plan.where)
     labels = np.array(values)
@@ -220,7 +232,7 @@ def _polars(frame: Any, options: Options, where: str) -> Iterator[Block]:
     if label is not None and not number[label] and not _polars_text(pl, dtypes[label]):
         raise no_label(where, names[label], dtypes[label])
     for i in [*taken, *([] if label is None else [label])]:
-        if frame[:, i].null_count():
+        if frame[:, i].null_count() and not options.gaps:
             raise missing_value(where, int(frame[:, i].is_null().arg_max()), names[i])
     narrow = all(str(dtypes[i]) in ("Float16", "Float32") for i in taken)
     dtype = options.work_type([np.float32 if narrow else np.float64])
@@ -228,7 +240,8 @@ def _polars(frame: Any, options: Options, where: str) -> Iterator[Block]:
     labels = None
     if label is not None:
         series = frame[:, label]
-        labels = _polars_numbers(series) if number[label] else text_labels(series.to_list(), where)
+        texts = [] if number[label] else [text or "" for text in series.to_list()]
+        labels = _polars_numbers(series) if number[label] else text_labels(texts, where)
     return column_blocks([(columns, labels)], tuple(names[i] for i in taken), dtype)
 
 
@@ -237,7 +250,7 @@ def _polars_text(pl: Any, dtype: Any) -> bool:
 
 
 def _polars_numbers(part: Any) -> Any:
-    if part.dtype.is_decimal() or "128" in str(part.dtype):
+    if part.dtype.is_decimal() or "128" in str(part.dtype) or part.null_count():
         part = part.cast(sys.modules["polars"].Float64)
     return part.to_numpy()
 
@@ -248,14 +261,15 @@ def _dask_array(array: Any, options: Options, where: str) -> Iterator[Block]:
     if not float(array.shape[1]).is_integer():
         raise DataError(f"{where} does not know its columns; call .compute_chunk_sizes() before")
     columns = columns_of(int(array.shape[1]), array.dtype, options, where)
-    return _dask_rows(array, columns, where)
+    return _dask_rows(array, columns, where, options.gaps)
 
 
-def _dask_rows(array: Any, columns: Columns, where: str) -> Iterator[Block]:
+def _dask_rows(array: Any, columns: Columns, where: str, gaps: bool) -> Iterator[Block]:
     yielded = False
     for i in range(array.numblocks[0]):
         row = [array.blocks[i, j] for j in range(array.numblocks[1])]
-        chunk = join_columns(sys.modules["dask"].compute(*row))
+        parts = sys.modules["dask"].compute(*row)
+        chunk = join_columns([*map(without_masks, parts)] if gaps else parts)
         if chunk.ndim != 2 or chunk.shape[1] != columns.count:
             raise DataError(
                 f"{where}: chunks in row {i} have shape {chunk.shape} together, not "
@@ -280,7 +294,8 @@ def _dask_partitions(frame: Any, names: list[str], plan: _Plan) -> Iterator[Bloc
         needed = list(range(len(names)))
     declared = [names[j] for j in needed]
     label = None if plan.label is None else needed.index(plan.label)
-    wanted = Options([needed.index(i) for i in plan.taken], label=label, dtype=plan.dtype.name)
+    wanted = Options([needed.index(i) for i in plan.taken], label=label, dtype=plan.dtype.name,
+                     missing="drop" if plan.gaps else None)  # fmt: skip
     row = 0
     for i in range(frame.npartitions):
         where = f"{plan.where}, partition {i}"
@@ -302,3 +317,46 @@ def _dask_partitions(frame: Any, names: list[str], plan: _Plan) -> Iterator[Bloc
 
 def _other_columns(where: str, names: list[str]) -> DataError:
     return DataError(f"{where}: has other columns than declared: {', '.join(names[:20])}")
+
+
+def rows_in_place(data: Any, options: Options) -> tuple[Any, dict[str, int]]:
+    """The columns wanted of a Dask array or frame, lazily, without gaps if that is asked for.
+
+    Also returns how many rows are left out or values are filled in, which Dask counts.
+    """
+    if _kind(data) == "dask frame":
+        names = [str(name) for name in data.columns]
+        plan = _plan(names, list(data.dtypes), options, "data")
+        rows = data[[data.columns[i] for i in plan.taken]]
+        if options.gaps:  # nullable types do not take means
+            nullable = [n for n, kind in rows.dtypes.items() if not isinstance(kind, np.dtype)]
+            rows = rows.astype(dict.fromkeys(nullable, np.float64))
+    else:
+        columns = columns_of(int(data.shape[1]), data.dtype, options, "data")
+        rows = data if len(columns.taken) == columns.count else data[:, columns.taken]
+    if options.dtype is not None:
+        rows = rows.astype(options.dtype)
+    return (rows, {}) if not options.gaps else _complete(rows, options.missing == "drop")
+
+
+def _complete(rows: Any, drop: bool) -> tuple[Any, dict[str, int]]:
+    dask, is_frame = sys.modules["dask"], hasattr(rows, "isna")
+    if not is_frame and not isinstance(rows._meta, np.ndarray):
+        raise DataError("data: missing= is not for sparse chunks; fill in values in the chunks")
+    holes = rows.isna() if is_frame else dask.array.isnan(rows)
+    if drop:
+        gaps = holes.any(axis=1)
+        left = int(dask.compute(gaps.sum())[0])
+        return (rows[~gaps], {"rows_left_out": left}) if left else (rows, {})
+    known = rows.fillna(0) if is_frame else dask.array.where(holes, 0, rows)
+    sums, present, missing = dask.compute(
+        known.sum(axis=0), (~holes).sum(axis=0), holes.sum(axis=0)
+    )
+    filled = int(np.sum(missing))
+    if not filled:
+        return rows, {}
+    refuse_empty(np.asarray(present), frame_names(rows))
+    means = sums / present
+    if is_frame:
+        return rows.fillna(means), {"values_filled": filled}
+    return dask.array.where(holes, means.astype(rows.dtype), rows), {"values_filled": filled}

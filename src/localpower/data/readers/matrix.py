@@ -18,17 +18,20 @@ from localpower.worker.stored import Stored, StoredCSR, check_compressed, stamp
 
 REMEDIES = {
     "c": "take the real part or stack real and imaginary columns",
-    "O": "if all are numbers, give X.astype(float); else leave out or encode what is none",
-    "U": "if all are numbers, give X.astype(float); else leave out or encode what is none",
-    "S": "if all are numbers, give X.astype(float); else leave out or encode what is none",
+    **dict.fromkeys(
+        "OUS", "if all are numbers, give X.astype(float); else leave out or encode the others"
+    ),
     "M": "count time from some day on, as (X - X.min()) / numpy.timedelta64(1, 's')",
     "m": "count time in some unit, as X / numpy.timedelta64(1, 's')",
     "V": "give the fields side by side, as numpy.lib.recfunctions.structured_to_unstructured(X)",
 }  # by the kind of a type that is not one of real numbers
 
 
-def as_matrix(data: Any, name: str, room: RowStorage) -> Any:
-    """Bring one matrix into a form that kernels work on: dense, canonical CSR, or in a file."""
+def as_matrix(data: Any, name: str, room: RowStorage, gaps: bool = False) -> Any:
+    """Bring one matrix into a form that kernels work on: dense, canonical CSR, or in a file.
+
+    What is masked becomes nan if there may be `gaps`.
+    """
     if isinstance(data, Stored | StoredCSR):
         _check(data.shape, data.dtype, name)
         if data.dtype.itemsize > 8:
@@ -51,7 +54,7 @@ def as_matrix(data: Any, name: str, room: RowStorage) -> Any:
     _check(array.shape, array.dtype, name)
     if isinstance(array, np.memmap) and (stored := stored_memmap(array)) is not None:
         return as_matrix(stored, name, room)
-    array = unmasked(array, name)
+    array = without_masks(array) if gaps else unmasked(array, name)
     if array.dtype.itemsize > 8:
         with np.errstate(
             over="ignore", invalid="ignore"
@@ -61,6 +64,13 @@ def as_matrix(data: Any, name: str, room: RowStorage) -> Any:
         room.left -= array.nbytes
         array = np.ascontiguousarray(array)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def without_masks(array: Any) -> Any:
+    """Write nan where an array is masked."""
+    if not np.ma.is_masked(array):
+        return array if hasattr(array, "tocsr") else np.asarray(array)
+    return np.ma.filled(array if array.dtype.kind == "f" else array.astype(np.float64), np.nan)
 
 
 def _check(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
@@ -153,7 +163,7 @@ def columns_of(
     """Choose columns of a matrix by number, or by name where there are such."""
     if np.dtype(dtype).kind not in "fiub":
         raise DataError(
-            f"{where} has dtype {dtype}, not real numbers: leave out or encode what is no number"
+            f"{where} has dtype {dtype}, not real numbers: leave out or encode such columns"
         )
     taken, label = choose(names, count, options, where)
     check_columns([], len(taken), where)

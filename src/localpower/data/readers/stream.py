@@ -22,7 +22,7 @@ def stream_blocks(blocks: Iterable[Any], name: str, options: Options) -> Iterato
             continue
         given = block if isinstance(block, Block) else Block(block)
         refuse_object(given.rows, part)
-        rows = as_matrix(given.rows, part, RowStorage(0))
+        rows = as_matrix(given.rows, part, RowStorage(0), options.gaps)
         rows = rows.read() if is_stored(rows) else rows
         columns = columns_of(rows.shape[1], rows.dtype, options, part, given.names)
         start = 0

@@ -41,15 +41,28 @@ class Entries(NamedTuple):
     labels: NDArray[Any]
 
 
+class Numbers(NamedTuple):
+    """What values may be: finite as `dtype`, or nan if there may be `gaps`."""
+
+    dtype: np.dtype[Any]
+    gaps: bool
+
+    def cast(self, values: Any) -> NDArray[Any] | None:
+        """Values of the type, if they may be so; else None."""
+        with np.errstate(over="ignore"):
+            found = np.asarray(values, np.float64).astype(self.dtype, copy=False)
+        bad = np.isinf(found) if self.gaps else ~np.isfinite(found)
+        return None if bad.any() else found
+
+
 def read_svmlight(path: Path, options: Options) -> Iterator[Block]:
     """Yield the rows of a file as CSR blocks, with indices as written: from 0 or from 1.
 
     A block is as wide as its largest index needs. Labels are numbers, or text in blocks where a row
     has none or several with commas between; `text.join_labels` joins both.
     """
-    dtype = options.work_type()
-    labelled = _has_labels(path)
-    parse = partial(_parse, labelled=labelled, dtype=dtype, path=path)
+    labelled, numbers = _has_labels(path), Numbers(options.work_type(), options.gaps)
+    parse = partial(_parse, labelled=labelled, numbers=numbers, path=path)
     for entries in parse_in_order(parse, read_chunks(path)):
         if len(entries.counts):
             yield _block(entries, labelled)
@@ -82,15 +95,15 @@ def _block(entries: Entries, labelled: bool) -> Block:
     return Block(rows, labels if labelled else None)
 
 
-def _parse(chunk: Chunk, labelled: bool, dtype: np.dtype[Any], path: Path) -> Entries:
+def _parse(chunk: Chunk, labelled: bool, numbers: Numbers, path: Path) -> Entries:
     return (
-        _parse_fast(chunk.data, labelled, dtype, arrow())
-        or _parse_words(chunk.data, labelled, dtype)
-        or _parse_lines(chunk, labelled, dtype, path)
+        _parse_fast(chunk.data, labelled, numbers, arrow())
+        or _parse_words(chunk.data, labelled, numbers)
+        or _parse_lines(chunk, labelled, numbers, path)
     )
 
 
-def _parse_fast(data: bytes, labelled: bool, dtype: np.dtype[Any], pa: Any) -> Entries | None:
+def _parse_fast(data: bytes, labelled: bool, numbers: Numbers, pa: Any) -> Entries | None:
     """Parse plain lines at once; None if any needs a closer look.
 
     Each word goes to a line of its own, labels as ``:label``: these two columns are what pyarrow
@@ -99,7 +112,7 @@ def _parse_fast(data: bytes, labelled: bool, dtype: np.dtype[Any], pa: Any) -> E
     """
     start = b"\n:" if labelled else b"\n:0\n"
     words = (start + data[:-1].replace(b"\n", start)).translate(WORD_A_LINE)
-    if pa is None or b"x" in words or b"X" in words:  # hexadecimal indices would be taken
+    if pa is None or any(map(words.__contains__, (b"x", b"X", b"("))):  # as 0x1 and nan(a)
         return None
     types = {"index": pa.int32(), "value": pa.float64()}
     read = pa.csv.ReadOptions(
@@ -118,12 +131,12 @@ def _parse_fast(data: bytes, labelled: bool, dtype: np.dtype[Any], pa: Any) -> E
         return None
     index, value = indices.fill_null(0).to_numpy(), values.to_numpy()
     counts = np.diff(at, append=len(index)) - 1
-    if not np.isfinite(value).all() or not (labelled or counts.all()):  # an empty line is no row
+    if numbers.cast(value) is None or not (labelled or counts.all()):  # an empty line is no row
         return None
-    return _entries(counts, index[~is_label], value[~is_label], value[at], dtype)
+    return _entries(counts, index[~is_label], value[~is_label], value[at], numbers)
 
 
-def _parse_words(data: bytes, labelled: bool, dtype: np.dtype[Any]) -> Entries | None:
+def _parse_words(data: bytes, labelled: bool, numbers: Numbers) -> Entries | None:
     """Parse lines that may have comments or query ids; None if any needs a closer look."""
     try:
         rows = [row for line in data.split(b"\n") if (row := _split(line, labelled)) is not None]
@@ -136,7 +149,7 @@ def _parse_words(data: bytes, labelled: bool, dtype: np.dtype[Any]) -> Entries |
     if any(b"_" in rest for _, rest in rows):  # which Python takes in numbers
         return None
     counts = np.array([len(row) for row in words], dtype=np.int64)
-    return _entries(counts, index, value, _labels([label for label, _ in rows]), dtype)
+    return _entries(counts, index, value, _labels([label for label, _ in rows]), numbers)
 
 
 def _entries(
@@ -144,21 +157,18 @@ def _entries(
     index: NDArray[np.int32],
     value: NDArray[np.float64],
     labels: NDArray[Any],
-    dtype: np.dtype[Any],
+    numbers: Numbers,
 ) -> Entries | None:
     """Put the entries of each row in order; None if they break a rule."""
-    with np.errstate(over="ignore"):
-        value = value.astype(dtype, copy=False)
-    if index.min(initial=0) < 0 or index.max(initial=0) > MAX_INDEX:
-        return None
-    if not np.isfinite(value).all():
+    cast = numbers.cast(value)
+    if cast is None or index.min(initial=0) < 0 or index.max(initial=0) > MAX_INDEX:
         return None
     if not _rising(counts, index):
         order = np.lexsort((index, np.repeat(np.arange(len(counts)), counts)))
-        index, value = index[order], value[order]
+        index, cast = index[order], cast[order]
         if not _rising(counts, index):
             return None
-    return Entries(counts, index, value, labels)
+    return Entries(counts, index, cast, labels)
 
 
 def _rising(counts: NDArray[np.int64], index: NDArray[np.int32]) -> bool:
@@ -198,7 +208,7 @@ def _labels(labels: list[bytes]) -> NDArray[Any]:
         return np.array([label.decode() for label in labels])
 
 
-def _parse_lines(chunk: Chunk, labelled: bool, dtype: np.dtype[Any], path: Path) -> Entries:
+def _parse_lines(chunk: Chunk, labelled: bool, numbers: Numbers, path: Path) -> Entries:
     rows: list[list[tuple[int, float]]] = []
     labels: list[bytes] = []
     for number, line in enumerate(io.BytesIO(chunk.data), start=chunk.line):
@@ -206,27 +216,27 @@ def _parse_lines(chunk: Chunk, labelled: bool, dtype: np.dtype[Any], path: Path)
             split = _split(line, labelled)
             if split is None:
                 continue
-            rows.append(_row(split[1], dtype))
+            rows.append(_row(split[1], numbers))
             labels.append(split[0])
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}; expected {FORMS[labelled]}") from None
     return Entries(
         np.array([len(row) for row in rows], dtype=np.int64),
         np.array([index for row in rows for index, _ in row], dtype=np.int32),
-        np.array([value for row in rows for _, value in row], dtype=dtype),
+        np.array([value for row in rows for _, value in row], dtype=numbers.dtype),
         _labels(labels),
     )
 
 
-def _row(text: bytes, dtype: np.dtype[Any]) -> list[tuple[int, float]]:
-    row = sorted(_entry(word, dtype) for word in text.split())
+def _row(text: bytes, numbers: Numbers) -> list[tuple[int, float]]:
+    row = sorted(_entry(word, numbers) for word in text.split())
     for (index, _), (following, _) in pairwise(row):
         if index == following:
             raise ValueError(f"index {index} occurs twice")
     return row
 
 
-def _entry(word: bytes, dtype: np.dtype[Any]) -> tuple[int, float]:
+def _entry(word: bytes, numbers: Numbers) -> tuple[int, float]:
     index, colon, value = word.partition(b":")
     try:
         pair = int(index), float(value)
@@ -236,8 +246,6 @@ def _entry(word: bytes, dtype: np.dtype[Any]) -> tuple[int, float]:
         raise ValueError(f"{show(word)} is not index:value")
     if not 0 <= pair[0] <= MAX_INDEX:
         raise ValueError(f"index {pair[0]} is not between 0 and {MAX_INDEX}")
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(dtype.type(pair[1]))
-    if not finite:
-        raise ValueError(f"{show(word)} is not finite as {dtype}")
+    if numbers.cast(pair[1]) is None:
+        raise ValueError(f"{show(word)} is not finite as {numbers.dtype}")
     return pair

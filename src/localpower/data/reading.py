@@ -1,0 +1,140 @@
+"""`localpower.read`: data with the options of reading, here or where they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import fields
+from typing import Any
+
+from localpower.core.errors import DataHint, warn
+from localpower.data.blocks import Options
+from localpower.data.missing import TOLD
+from localpower.data.readers.frames import is_lazy, rows_in_place
+from localpower.data.source import Source, open_source
+
+
+class LazySource(Source):
+    """Rows that a cluster makes when they are needed, and the options of reading them.
+
+    An engine of that cluster takes what `in_place` returns. Everything else that is asked of it,
+    such as `rows` or `labels`, reads the rows into this process.
+    """
+
+    __setattr__ = object.__setattr__  # what it knows comes with the first question
+
+    def __init__(self, data: Any, columns: int, options: Options, *how: Any) -> None:
+        self.data, self._how = data, (columns, options, *how)
+        self._options = options
+        self._here: Source | None = None
+        self._there: tuple[Any, dict[str, int]] | None = None
+
+    def here(self) -> Source:
+        """Read the rows into this process, once."""
+        self._here = self._here or open_source(self.data, *self._how)
+        return self._here
+
+    def in_place(self, client: Any = None) -> tuple[Any, dict[str, int]]:
+        """The same kind of data with the columns that are wanted, and what was done about gaps.
+
+        Nothing is computed but means and numbers of missing values, if ``missing=`` needs them, by
+        the cluster of the `client`.
+        """
+        if self._there is None:
+            with nullcontext() if client is None else client.as_current():
+                self._there = rows_in_place(self.data, self._options)
+            for name, count in self._there[1].items():
+                warn(f"data: {count} {TOLD[name]}", DataHint)
+        return self._there
+
+    def close(self) -> None:
+        """Remove temporary files."""
+        if self._here is not None:
+            self._here.close()
+
+    def __repr__(self) -> str:
+        rows, columns = self.data.shape
+        shape = f"{rows if isinstance(rows, int) else '?'} rows × {columns} columns"
+        kind, how = type(self.data).__name__, self._options.told()
+        return f"<Source of a Dask {kind}: {shape}{how}, not read yet>"
+
+
+def _read_here(name: str) -> property:
+    return property(lambda source: getattr(source.here(), name))
+
+
+for entry in fields(Source):
+    setattr(LazySource, entry.name, _read_here(entry.name))
+
+
+def read(
+    data: Any,
+    *,
+    columns: Sequence[str | int] | None = None,
+    drop: Sequence[str | int] | None = None,
+    label: str | int | None = None,
+    labels: Any = None,
+    header: bool | None = None,
+    delimiter: str | None = None,
+    dtype: str | None = None,
+    key: str | None = None,
+    zero_based: bool | None = None,
+    missing: str | None = None,
+    n_features: int = 0,
+    memory: int | str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+) -> Source:
+    r"""Open data with options that `svd` has no arguments for; give `svd` what it returns.
+
+    Parameters
+    ----------
+    data
+        Whatever `svd` takes.
+    columns, drop : sequence of str or int, optional
+        Names or numbers (from 0) of the columns to take, in this order, or to leave out.
+    label : str or int, optional
+        The column of labels. It is kept apart from the features, as `Source.labels`, for pictures
+        and for ``partition="label"``. Rows for `Result.transform` need not have it.
+    labels : (n,) array_like, optional
+        The labels themselves, where the data do not hold them.
+    header : bool, optional
+        Whether CSV has a line of names; found out by default.
+    delimiter : str, optional
+        What separates the fields of CSV; found out by default.
+    dtype : {"float32", "float64"}, optional
+        What rows are worked with; by default float32 where all data are, else float64.
+    key : str, optional
+        Which array of an HDF5, Zarr or ``.npz`` file.
+    zero_based : bool, optional
+        Whether svmlight indices count from 0; by default if a 0 occurs in any of the files.
+    missing : {"drop", "mean", "error"}, optional
+        What to do about missing values: empty fields and words such as NA in CSV, null, masked
+        entries, and nan in all data. ``"drop"`` leaves out the rows that have one, ``"mean"`` fills
+        it with the mean of all values of its column, over all files. By default it is an error. The
+        result tells how many there were.
+    n_features : int
+        Columns at least, for svmlight text that does not name the last ones.
+    memory : int or str, optional
+        What rows may take in memory, such as ``"2GB"``; half of what is free by default.
+    cache : path, optional
+        Folder that keeps what was parsed, for the next time. By default it is temporary.
+
+    Returns
+    -------
+    Source
+        The rows, for `svd`, `plan`, `compare` and `Result.transform`, as often as wanted.
+
+    Examples
+    --------
+    >>> import localpower as lp, pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "rows.csv")
+    ...     _ = path.write_text("name,height,weight\nann,1.7,60\nbob,1.8,80\neve,1.6,50\n")
+    ...     with lp.read(path, drop=["name"]) as rows:
+    ...         lp.svd(rows, 1, method="dpi", rng=0).singular_values.round(2)
+    array([111.84])
+    """
+    options = Options(columns, drop, label, header, delimiter, dtype, key, zero_based, missing)
+    how = n_features, options, memory, cache, None, labels
+    return LazySource(data, *how) if is_lazy(data) else open_source(data, *how)
