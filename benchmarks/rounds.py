@@ -1,6 +1,7 @@
 """Rounds, hops and bytes that each method takes to a true angle of 1e-4 and of 1e-8.
 
     python benchmarks/rounds.py [--data-dir FOLDER] [--output benchmarks/rounds.csv]
+    python benchmarks/rounds.py --seeds 1 2 --methods block_krylov local_ritz "local_ritz w=20"
 
 The paper's data sets at k = 5, columns divided by their largest magnitude, rows shuffled, in
 max(n // 1000, 3) and in 8 shards; and synthetic spectra, with shards alike and sorted. The truth is
@@ -32,8 +33,10 @@ METHODS = {
     "gram": "gram",
     "tsqr": "tsqr",
     "block_krylov": "block_krylov",
+    "block_krylov random": "block_krylov:start=random",
     "block_lanczos": "block_lanczos",
     "local_ritz": "local_ritz",
+    "local_ritz w=20": "local_ritz:start=merged:20",
     "local_ritz all+residual": lp.LocalRitz(proposal="all+residual"),
 }
 FIELDS = ("data", "rows", "columns", "shards", "alike", "eta", "method", "goal", "rounds", "hops",
@@ -107,30 +110,34 @@ def main() -> None:
     """Measure what is missing, and write it as it comes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--output", default="benchmarks/rounds.csv")
     options = parser.parse_args()
     path = Path(options.output)
     rows = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
-    done = {(row["data"], row["shards"], row["alike"], row["method"]) for row in rows}
+    keys = "data", "shards", "alike", "method", "seed"
+    done = {tuple(row[key] for key in keys) for row in rows}
     with path.open("a", newline="", encoding="utf-8") as stream:
         table = csv.DictWriter(stream, FIELDS)
         if not rows:
             table.writeheader()
         for name, X, shards, alike in cases(options.data_dir):
-            left = [m for m in METHODS if (name, str(shards), str(alike), m) not in done]
+            left = [
+                (method, seed) for seed in options.seeds for method in options.methods
+                if (name, str(shards), str(alike), method, str(seed)) not in done
+            ]  # fmt: skip
             if not left:
                 continue
             target = np.linalg.svd(np.linalg.qr(X, mode="r"))[2][:RANK].T
             eta = lp.eta(np.array_split(X, shards)) if X.shape[1] <= 300 and shards < 100 else ""
             same = {"data": name, "rows": X.shape[0], "columns": X.shape[1], "shards": shards,
-                    "alike": alike, "eta": eta, "seed": options.seed,
-                    "version": lp.__version__}  # fmt: skip
-            for method in left:
+                    "alike": alike, "eta": eta, "version": lp.__version__}  # fmt: skip
+            for method, seed in left:
                 if sys.stderr.isatty():
                     print(f"\r\x1b[K{name}, {shards} shards, {method}", end="", file=sys.stderr)
-                for found in measure(X, target, shards, METHODS[method], options.seed):
-                    table.writerow(same | {"method": method} | found)
+                for found in measure(X, target, shards, METHODS[method], seed):
+                    table.writerow(same | {"method": method, "seed": seed} | found)
                 stream.flush()
 
 

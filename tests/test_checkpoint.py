@@ -575,10 +575,10 @@ def reasons(path, **options):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"method": "local_ritz", "tol": 1e-9, "max_rounds": 2}, "max_rounds"),
-        ({"method": "local_ritz", "tol": 1e-9, "budget": lp.Budget(bytes=1)}, "budget"),
-        ({"method": "local_ritz", "tol": 1e-9, "budget": lp.Budget(seconds=1e-9)}, "budget"),
-        ({"method": "local_ritz", "tol": 1e-9, "callback": lambda *_: True}, "callback"),
+        ({"method": "block_krylov", "tol": 1e-9, "max_rounds": 2}, "max_rounds"),
+        ({"method": "block_krylov", "tol": 1e-9, "budget": lp.Budget(bytes=1)}, "budget"),
+        ({"method": "block_krylov", "tol": 1e-9, "budget": lp.Budget(seconds=1e-9)}, "budget"),
+        ({"method": "block_krylov", "tol": 1e-9, "callback": lambda *_: True}, "callback"),
         ({"method": "local_power:schedule={0,4,8}"}, "end"),
     ],
 )
@@ -586,8 +586,8 @@ def test_an_end_that_more_rounds_would_change_is_not_kept_as_one(tmp_path, optio
     path = tmp_path / "run.ck"
     assert reasons(path, **options) == (reason, None)
     if reason != "end":
-        again = fit(path, method="local_ritz", tol=1e-9, resume=True)
-        assert same_run(again, fit(None, method="local_ritz", tol=1e-9))
+        again = fit(path, method="block_krylov", tol=1e-9, resume=True)
+        assert same_run(again, fit(None, method="block_krylov", tol=1e-9))
 
 
 @pytest.mark.parametrize("reason", ["angle", "residual", "stalled"])

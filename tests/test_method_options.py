@@ -86,7 +86,7 @@ def test_a_wider_merged_start_sends_more_and_proves_more():
         narrow = lp.svd(X, 3, "local_ritz", certainty="proven", **options)
     wide = lp.svd(X, 3, "local_ritz:start=merged:190", certainty="proven", **options)
     words = [r.ledger.phase("iterate").records[0].words_up for r in (narrow, wide)]
-    assert words == [4 * 200 * 24, 4 * 200 * 150]  # of a shard with 150 rows
+    assert words == [4 * 200 * 48, 4 * 200 * 150]  # of a shard with 150 rows
     assert (narrow.converged, wide.converged, wide.certificate.proven) == (False, True, True)
 
 

@@ -204,6 +204,13 @@ def spectra():
     return found
 
 
+MEASURED = [
+    lp.methods.method_from(text)
+    for text in ("dpi", "local_power:schedule=halving", "block_krylov", "block_lanczos",
+                 "local_ritz:start=merged:80")
+]  # fmt: skip
+
+
 def test_predicted_rounds_and_bytes_are_within_twice_of_the_measured_ones(spectra):
     for (name, rows, d, shards, _, goal), methods in measured().items():
         for method in ("dpi", "local_power halving", "block_krylov", "block_lanczos", "local_ritz"):
@@ -218,7 +225,7 @@ def test_predicted_rounds_and_bytes_are_within_twice_of_the_measured_ones(spectr
                 width=wide, tol=goal, memory=1e12, center=False, scale=None, latency=1e-3,
                 bandwidth=1e9, flops=1e10,
             )  # fmt: skip
-            plan = {made.name: cost for made, cost in costs(problem, spectra[name])}
+            plan = {made.name: cost for made, cost in costs(problem, spectra[name], MEASURED)}
             found = plan[method.split()[0]].ledger.phase("iterate")
             for what, predicted in (
                 ("rounds", found.rounds),
@@ -347,7 +354,7 @@ def test_degenerate_spectra_have_a_plan():
     for values in (np.zeros(20), np.ones(20), np.r_[np.ones(3), np.zeros(17)]):
         decay = Decay(values, 20, 3, 8, 1e-8)
         assert decay.power() >= 1
-        assert rounds_after_merging(decay) == 1
+        assert rounds_after_merging(decay, 24) == 1
         assert 1 <= len(lp.methods.BlockLanczos().estimate(problem, decay).records) <= 5
         ranked = costs(problem, values)
         assert all(cost.rounds >= 1 and np.isfinite(cost.seconds) for _, cost in ranked)
@@ -371,6 +378,8 @@ def test_rounded_messages_lose_nothing(rows, wire, method, engine):
     options = {"tol": 1e-8, "workers": 8, "max_rounds": 200, "rng": 0}
     if method == "local_power":
         method = "local_power:schedule=halving"
+    if method == "local_ritz":  # of 16 times the rank, a shard would send all, which rounding ends
+        method = "local_ritz:start=merged:40"
     plain = lp.svd(rows, 5, method, engine=engine, **options)
     result = lp.svd(rows, 5, with_options(method, wire=wire), engine=engine, **options)
     assert result.converged

@@ -95,7 +95,13 @@ def test_lines_of_a_result_that_is_printed_are_short(method, tol):
 @pytest.mark.parametrize(("tol", "reason"), [(1e-6, "unsure"), (1e-14, "rounding")])
 def test_numbers_are_blamed_only_where_more_digits_would_help(tol, reason):
     flat = np.random.default_rng(1).standard_normal((500, 60))
-    how = {"method": "local_ritz", "certainty": "proven", "max_rounds": 60, "workers": 4, "rng": 0}
+    how = {
+        "method": "block_krylov",
+        "certainty": "proven",
+        "max_rounds": 60,
+        "workers": 4,
+        "rng": 0,
+    }
     with pytest.warns(lp.ConvergenceWarning, match=reason):
         result = lp.svd(flat, 2, tol=tol, **how)
     assert (result.reason, result.converged) == (reason, False)

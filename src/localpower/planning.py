@@ -162,7 +162,7 @@ def plan(
     >>> import localpower as lp
     >>> plan = lp.plan((1_000_000, 5000), 10, workers=100, tol=1e-6, latency="wide area")
     >>> plan.choice.method, plan["gram"].bytes_up
-    ('block_lanczos', 100101320.0)
+    ('local_ritz:start=merged:40', 100101320.0)
     """
     alpha, beta = _network(latency, bandwidth)
     wanted = count_or_share("rank", rank)

@@ -69,7 +69,8 @@ class Auto(Method):
             return Choice(fallback, why, 0)
         if isinstance(method, TSQR):
             return Choice(method, why, cost.rounds)
-        possible = {type(other): other for other, cost in ranked if cost.feasible}
+        feasible = {type(other) for other, cost in ranked if cost.feasible}
+        possible = {type(own): own for own in self.candidates() if type(own) in feasible}
         others = [
             possible[kind]
             for kind in ((TSQR,) if method.exact else (LocalRitz, TSQR))

@@ -176,6 +176,10 @@ class Method(ABC):
         """Predict what it costs; None leaves it out of plans."""
         return None
 
+    def forms(self, rank: int) -> tuple[Method, ...]:
+        """The forms of it among which a plan chooses: itself, with options that were left open."""
+        return (self,)
+
     def workspace(self, columns: int, width: int) -> float:
         """Bytes that it holds besides the rows, at the coordinator and one worker."""
         return 6.0 * columns * width * 8

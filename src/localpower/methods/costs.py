@@ -188,12 +188,21 @@ def costs(
     known = DECAY ** np.arange(min(d, SMALL)) if values is None else values
     decay = Decay(known, d, problem.rank, problem.width, problem.tol)
     every = methods or (form.build(**form.kind.planned) for form in REGISTRY.values())
-    found = [
-        (method, _cost(problem, method, estimate))
-        for method in every
-        if (estimate := method.estimate(problem, decay)) is not None
+    found = [min(forms, key=_merit) for each in every if (forms := _forms(problem, decay, each))]
+    return sorted(found, key=_merit)
+
+
+def _forms(problem: Problem, decay: Decay, method: Method) -> list[tuple[Method, Cost]]:
+    """What each form of a method takes that may be the cheapest one."""
+    return [
+        (form, _cost(problem, form, estimate))
+        for form in method.forms(problem.rank)
+        if (estimate := form.estimate(problem, decay)) is not None
     ]
-    return sorted(found, key=lambda pair: (not pair[1].feasible, pair[1].seconds))
+
+
+def _merit(pair: tuple[Method, Cost]) -> tuple[bool, float]:
+    return not pair[1].feasible, pair[1].seconds
 
 
 def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:

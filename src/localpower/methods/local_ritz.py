@@ -6,7 +6,7 @@ How they work is in `ritz`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, log
 from typing import Any, ClassVar
@@ -25,11 +25,14 @@ from localpower.methods.base import (
     wire_option,
 )
 from localpower.methods.costs import Decay, Estimate, Problem
+from localpower.methods.model import enough, pairs_to_send
 from localpower.methods.ritz import MERGED, PROPOSALS, STARTS, RitzState, local_ritz
 from localpower.methods.search import RESTART
 from localpower.methods.state import State
 from localpower.worker.local_matrix import GRAM_COLUMNS
 
+MODELLED = 16  # times the rank: eigenpairs of each shard where most of them are not multiplied
+FORMS = (4, 8, 32)  # the same: other choices that a plan has
 MERGED_ERROR = 0.03  # sine that a merged start leaves, times (σ_{w+1}/σ_k)^1.5
 
 
@@ -67,34 +70,51 @@ class _Ritz(Method):
     compared: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
     def workspace(self, columns: int, width: int) -> float:
-        return (6 + 2 * RESTART) * columns * width * 8
+        return (6 + 2 * RESTART + 2 * (MODELLED if self.models else MERGED)) * columns * width * 8
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """A merged start, a wide product, and narrow ones."""
-        d, k, rounds = problem.columns, problem.rank, rounds_after_merging(decay)
-        wide = min(max(MERGED * k, problem.width), d)
+        d, k, m = problem.columns, problem.rank, len(problem.sizes)
+        rounded = problem.itemsize == 8 and self.wire != "float64"
+        wide = self.wide(k, problem.width, d, rounded)
+        rounds = max(rounds_after_merging(decay, wide), 3 if rounded else 1)  # exact products
         found = sum(min(s, wide) for s in problem.sizes)
-        start = problem.round("LeadingFactor", 0, d * found / len(problem.sizes))
-        first = d * min(max(found, problem.width), wide)
-        records = [start, *[problem.round("PowerSteps", first, first)] * min(1, rounds - 1)]
+        first = min(max(found, problem.width), wide)
+        if self.models:
+            first = min(first, enough(decay.values, k, problem.width, wide))
+        start = problem.round("LeadingFactor", 0, d * found / m)
+        records = [start, *[problem.round("PowerSteps", d * first, d * first)] * min(1, rounds - 1)]
         records += [problem.round("PowerSteps", d * k, d * k)] * (rounds - 2)
         alone = d * problem.share + 9.0 * d**3 if d <= GRAM_COLUMNS else 5 * problem.product(wide)
-        merges = len(problem.sizes) * 24.0 * d * wide**2
-        flops = alone + merges + problem.product(wide) + (rounds - 2) * problem.product(k)
+        merges = m * (24.0 * d * wide**2 + 90.0 * wide**3)
+        flops = alone + merges + problem.product(first) + (rounds - 2) * problem.product(k)
         return Estimate(records, flops + rounds * round_flops(problem))
 
+    @property
+    def models(self) -> bool:
+        """Whether what was merged is a model at the server, of which little is multiplied."""
+        return False
+
+    def wide(self, rank: int, width: int, columns: int, rounded: bool = False) -> int:
+        """Eigenpairs that a shard sends for a merged start; whether they are `rounded` then."""
+        wide = start_of(self.start)[1] or (MODELLED if self.models else MERGED) * rank
+        if self.models and not rounded:
+            return pairs_to_send(wide, rank, width, columns)
+        return min(max(wide, width), columns)
+
     def _iterate(self, engine: Engine, start: Start, proposal: str, steps: int) -> Iterator[State]:
-        name, wide = start_of(self.start)
+        rounding = start.rounding(self.wire, engine)
         return local_ritz(
             engine,
             start.begin(engine),
             start.rank,
             proposal=proposal,
             steps=steps,
-            start=name if start.state is None else "random",
-            wide=wide,
+            start=start_of(self.start)[0] if start.state is None else "random",
+            wide=self.wide(start.rank, start.width, engine.columns, rounding is not None),
+            tol=start.tol,
             doubt=start.doubt,
-            rounding=start.rounding(self.wire, engine),
+            rounding=rounding,
             part=1.0 if start.share is None else start.share.part,
         )
 
@@ -106,21 +126,23 @@ class LocalRitz(_Ritz):
     Parameters
     ----------
     proposal : str
-        What the next block is made from: ``"residual"``, local work of one shard or all,
-        ``"anchor"`` or ``"all"``, or both, as in ``"anchor+residual"``.
+        What the next block is made from: residuals that are corrected by what was merged,
+        ``"model"``; residuals as they are, ``"residual"``; local work of one shard or all,
+        ``"anchor"`` or ``"all"``, or both of the last, as in ``"anchor+residual"``.
     steps : int
         Local steps of a proposal.
     start : {"merged", "random"}
         ``"merged"`` begins with the leading eigenvectors of all shards, which saves rounds and
-        often proves that nothing is missed; ``"merged:200"`` takes 200 of each shard, where 8
-        times the rank do not prove enough.
+        often proves that nothing is missed; ``"merged:200"`` takes 200 of each shard instead of 16
+        times the rank. More save rounds and prove more, fewer save bytes. Where there are few
+        columns, so that four rounds would send as much, shards send all they have.
     width : int, optional
         Columns that are iterated, r, at least the rank; by default 5 more.
     wire : {"float64", "float32", "bfloat16"}
         What numbers are rounded to in messages, wherever that does not limit what is reached.
     """
 
-    proposal: str = choice("residual", PROPOSALS, "what the next block is made from")
+    proposal: str = choice("model", PROPOSALS, "what the next block is made from")
     steps: int = option(8, "local steps of a proposal", whole, int)
     start: str = _start_option()
     width: int | None = width_option()
@@ -132,6 +154,17 @@ class LocalRitz(_Ritz):
     def only_sums(self) -> bool:
         """Neither a merged start nor an exchange with one shard."""
         return self.start == "random" and "anchor" not in self.proposal
+
+    @property
+    def models(self) -> bool:
+        """Whether what was merged is a model at the server, of which little is multiplied."""
+        return self.proposal == "model"
+
+    def forms(self, rank: int) -> tuple[Method, ...]:
+        """More eigenpairs of each shard save rounds, fewer save bytes."""
+        if self.start != "merged" or not self.models:
+            return (self,)
+        return (self, *(replace(self, start=f"merged:{times * rank}") for times in FORMS))
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         return self._iterate(engine, start, self.proposal, self.steps)
@@ -156,9 +189,9 @@ class BlockKrylov(_Ritz):
         return self._iterate(engine, start, "residual", 1)
 
 
-def rounds_after_merging(decay: Decay) -> int:
-    """After a merged start the space has all but what is beyond that; narrow blocks follow."""
-    start = min(MERGED * decay.rank, decay.columns)
+def rounds_after_merging(decay: Decay, wide: int) -> int:
+    """After a merged start all is known but what is beyond that; narrow blocks follow."""
+    start = min(wide, decay.columns)
     if start >= decay.columns or start >= len(decay.values):
         return 1
     gap = decay.gap(start)

@@ -5,13 +5,16 @@ outside of it. A round sends a block Q, aggregates ``AᵀA Q``, adds both to the
 Ritz vectors X of all of it. The first block is
 
 - ``"merged"``: every shard sends its own leading eigenpairs, many of them, once; the server merges
-  these (`tasks.LowRank`). The space then has good directions far beyond the rank, so that rounding
-  blocks are enough from then on; and it is known how large an eigenvalue outside can be at most.
+  these (`tasks.LowRank`). It then knows good directions far beyond the rank, so that narrow blocks
+  are enough from then on; and it knows how large an eigenvalue outside can be at most.
 - ``"random"``: Gaussian columns, as wide as all blocks are.
 
 The next block is what is proposed, less what is in S already:
 
-- ``"residual"``: ``R = AᵀA X - XΘ``. This is block Krylov, which local work has to beat.
+- ``"model"``: residuals ``R = AᵀA X - XΘ``, corrected by what was merged (`model`). The first block
+  has only those merged columns that are large; the others are known well enough without.
+- ``"residual"``: R itself. This is block Krylov, which local work has to beat. The first block has
+  all columns that were merged.
 - ``"anchor"``: drift-corrected local power steps (`tasks.Refine`) on the anchor shard alone, in an
   exchange with it after the round.
 - ``"all"``: the same on every shard, in the round that they are in already, aligned and averaged;
@@ -35,6 +38,7 @@ from localpower.core.linalg import Array, svd
 from localpower.core.rounding import from_wire, to_wire
 from localpower.engines.base import Engine
 from localpower.methods.local_power import orthonormal, to_send
+from localpower.methods.model import corrected, enough, largest_outside
 from localpower.methods.ritz_grown import space_grown, start_grown
 from localpower.methods.rounding import Standing, WireRounding
 from localpower.methods.search import (
@@ -50,9 +54,10 @@ from localpower.methods.state import Doubt, State, turned_noises
 from localpower.worker.replies import Product, Proposal
 from localpower.worker.tasks import LeadingFactor, PowerSteps, Refine
 
-PROPOSALS = ("residual", "anchor", "all", "anchor+residual", "all+residual")
+PROPOSALS = ("model", "residual", "anchor", "all", "anchor+residual", "all+residual")
 STARTS = ("merged", "random")
 MERGED = 8  # times the rank: eigenpairs that a shard sends for a merged start
+SPARED = 0.1  # of the residual that the tolerance allows: columns with less are not improved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +68,8 @@ class RitzState(SearchState):
     `values` (c,) are all Ritz values, `residuals` (d, r) those of the leading vectors and `gram`
     (c, c) the inner products of all. `noises` is of the columns of `space`. Blocks
     have `block` columns, and `rank` vectors are asked for. Before the first product only `basis`
-    is known; `start` is the first block.
+    is known; `start` is the first block. `factor` is what was merged, F, and `rest` is Δ:
+    ``AᵀA ⪯ FFᵀ + Δ·I``.
     """
 
     start: Array = field(default_factory=lambda: np.zeros((0, 0)))
@@ -74,6 +80,8 @@ class RitzState(SearchState):
     outer: Array = field(default_factory=lambda: np.zeros((0, 0)))
     projected: Array = field(default_factory=lambda: np.zeros((0, 0)))
     proposed: Array | None = None
+    factor: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    rest: float = float("inf")
     ordered: ClassVar[bool] = True
 
     def turn(self) -> tuple[Array, Array]:
@@ -114,6 +122,7 @@ def local_ritz(
     steps: int,
     start: str = "merged",
     wide: int = 0,
+    tol: float = 0.0,
     doubt: Doubt | None = None,
     rounding: WireRounding | None = None,
     part: float = 1.0,
@@ -136,6 +145,8 @@ def local_ritz(
         The first block: what shards find alone, merged; or the basis of `state`.
     wide : int
         Eigenpairs that a shard sends for a merged start; by default 8 times the rank.
+    tol : float
+        The sine of the angle that is wanted.
     doubt : Doubt, optional
         When to send probes; by default never.
     rounding : WireRounding, optional
@@ -145,8 +156,8 @@ def local_ritz(
     """
     if not isinstance(state, RitzState):
         if start == "merged":
-            first = state.basis
-            state = merged(engine, first, rank, wide or MERGED * rank, doubt, rounding, part)
+            wide, model = wide or MERGED * rank, proposal == "model"
+            state = merged(engine, state.basis, rank, wide, doubt, rounding, model, part)
             yield state
         else:
             nothing = np.zeros((engine.columns, 0))
@@ -169,7 +180,7 @@ def local_ritz(
             yield state
             continue
         missed = outside(state.missed(rank + 1), state.space, MISSED)
-        Q = _next_block(engine, state, missed, proposal, steps, rounding)
+        Q = _next_block(engine, state, missed, proposal, steps, rounding, tol)
         if missed.shape[1]:  # they are searched from now on; what else may be hidden is asked anew
             state = replace(state, probes=None)
         state = state.searched(doubt, rank, float(np.finfo(engine.dtype).eps))
@@ -189,23 +200,30 @@ def merged(
     wide: int,
     doubt: Doubt | None,
     rounding: WireRounding | None,
+    model: bool = False,
     part: float = 1.0,
 ) -> RitzState:
-    """Merge what shards find alone; fill up with random columns where that is too little."""
+    """Merge what shards find alone; fill up with random columns where that is too little.
+
+    For a `model`, only the large columns are multiplied first.
+    """
     d, width = random.shape
     wide = min(max(wide, width), d)
     reply = "" if rounding is None else "float32"  # fewer digits would cost the proof
-    total = engine.sum(LeadingFactor(wide, 2 * wide, reply, part, MERGED)).cut(wide)
+    task = LeadingFactor(wide, 2 * wide, reply, part, max(MERGED, wide // rank))
+    total = engine.sum(task) if model else engine.sum(task).cut(wide)
     U, sizes, _ = svd(total.factor.astype(np.float64, copy=False))
     kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())
     F, hidden = U[:, :kept], total.rest + float(np.square(sizes[kept:]).max(initial=0.0))
+    squares, hidden = np.square(sizes[:kept]), hidden if 0 <= hidden < np.inf else float("inf")
+    factor = F * sizes[:kept] if hidden < np.inf else F[:, :0]  # what is no bound proves nothing
     missing = max(0, width - F.shape[1])
     if missing:
         F = np.hstack([F, outside(random.astype(np.float64)[:, :missing], F, 0.0)])
-    F = np.ascontiguousarray(F).astype(engine.dtype, copy=False)
-    hidden = hidden if 0 <= hidden < np.inf else float("inf")  # what is no bound proves nothing
     nothing, count = np.zeros((d, 0)), F.shape[1] * (hidden < np.inf)
-    values = np.pad(np.square(sizes[:kept]), (0, missing))[:count]
+    values = np.pad(squares, (0, missing))[:count]
+    F = F[:, : enough(squares, rank, width, wide)] if model and not missing else F
+    F = np.ascontiguousarray(F).astype(engine.dtype, copy=False)
     state = RitzState(
         np.ascontiguousarray(F[:, :width]),
         round=1,
@@ -219,6 +237,8 @@ def merged(
         block=rank,
         space=nothing,
         outer=nothing,
+        factor=factor,
+        rest=hidden,
     )
     kth = float(sizes[rank - 1] ** 2) if len(sizes) >= rank else 0.0
     if doubt is not None and hidden > kth / 2 and F.shape[1] < d:  # it may not prove enough
@@ -247,27 +267,41 @@ def _next_block(
     proposal: str,
     steps: int,
     rounding: WireRounding | None,
+    tol: float = 0.0,
 ) -> Array:
     """Put together what is proposed, less what is in the space already."""
     if not state.space.shape[1]:
         return state.start
     proposed = state.proposed
-    if proposed is None and proposal != "residual":
+    if proposed is None and proposal not in ("residual", "model"):
         proposed = _exchange(engine, state, steps, rounding)
     eps = float(np.finfo(engine.dtype).eps)
     R = state.residuals[:, : state.block]
     noises = np.sqrt(np.square(ritz_turn(state.projected)[1]).T @ np.square(state.noises))
     floor = np.maximum(ROUNDING * eps * state.values[0], noises[: R.shape[1]])
-    R = R[:, np.linalg.norm(R, axis=0) > floor]  # not what has converged
+    norms = np.linalg.norm(R, axis=0)
+    new = norms > np.maximum(floor, SPARED * _allowed(state, tol))
+    new, R = new[norms > floor], R[:, norms > floor]  # not what has converged
     parts = [missed] if proposed is None else [missed, proposed]
     if rounding is not None and proposed is not None:  # only what is new was sent
         parts = [missed, proposed[:, np.linalg.norm(proposed, axis=0) > VANISHED * eps]]
     if "residual" in proposal:
         parts.append(R)
+    if proposal == "model":
+        values = state.values[: len(norms)][norms > floor][new]
+        parts.append(corrected(R[:, new], values, state.factor, state.space))
     Q = outside(np.hstack(parts), state.space, VANISHED * eps)
     if not Q.shape[1]:  # nothing new was proposed
         Q = outside(R, state.space, VANISHED * eps)
     return Q.astype(engine.dtype, copy=False)
+
+
+def _allowed(state: RitzState, tol: float) -> float:
+    """Residual of a vector with which the angle is within the tolerance, if all have no more."""
+    values, k = state.values, state.rank
+    following = float(values[k]) if len(values) > k else 0.0
+    gap = float(values[k - 1]) - (state.hidden if state.hidden < values[k - 1] else following)
+    return tol * max(gap, 0.0) / float(np.sqrt(k))
 
 
 def _round(
@@ -315,26 +349,23 @@ def _round(
 
 
 def _as_sent(state: RitzState, Q: Array) -> RitzState:
-    """Allow for what a first block lacks of the merged factor, as it was rounded to be sent.
-
-    For v outside of Q, ``‖Fᵀv‖² ≤ ‖(I - QQᵀ)F‖²``: that may be hidden besides.
-    """
-    F = state.start.astype(np.float64)[:, : len(state.values)] * np.sqrt(state.values)
-    lost = float(np.linalg.norm(F - Q @ (Q.T @ F), 2)) ** 2 if F.size else 0.0
+    """Probes are of what is outside of the first block; in the space it is as it was rounded."""
     inside = Q.T @ state.start if state.inside.size else state.inside
-    return replace(state, hidden=state.hidden + lost, inside=inside)
+    return replace(state, inside=inside)
 
 
 def _settled(
     state: RitzState, S: Array, outer: Array, projected: Array, noises: Array
 ) -> RitzState:
-    """Take the Ritz vectors of a space."""
+    """Take the Ritz vectors of a space, and what is known of its outside."""
     width = state.basis.shape[1]
     values, turn = ritz_turn(projected)
     lead = turn[:, :width]
     X, R = S @ lead, outer @ lead
+    before = state.hidden if state.space.shape[1] else float("inf")
     return replace(
         state,
+        hidden=min(before, state.rest + largest_outside(state.factor, S)),
         basis=X.astype(state.basis.dtype, copy=False),
         exact=(X, X * values[:width] + R),
         values=values,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localpower.core.linalg import Array
+from localpower.methods.model import enough as large
 from localpower.methods.search import outside
 
 if TYPE_CHECKING:
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 def start_grown(state: RitzState, width: int, enough: int, rng: np.random.Generator) -> RitzState:
     """Before the first product: `enough` columns of a merged start, or random ones besides."""
+    modelled = state.factor.shape[1]
+    if state.probes is None and state.start.shape[1] < modelled:  # the others are at the server
+        squares = state.values[:modelled]
+        columns = state.factor[:, : large(squares, state.rank, width, modelled)]
+        some = columns / np.sqrt(squares[: columns.shape[1]])
+        state = replace(state, start=some.astype(state.start.dtype, copy=False))
     if state.probes is None and enough < state.start.shape[1] == len(state.values):
         hidden = state.hidden + float(state.values[enough])  # what is dropped may hide besides
         start, values = state.start[:, :enough], state.values[:enough]

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from localpower.core.linalg import Addend, Array, svd, triangular
+from localpower.core.linalg import Addend, Array, triangular
 from localpower.core.rounding import from_wire
 
 R = TypeVar("R")
@@ -173,12 +173,13 @@ class LowRank:
         return both if both.factor.shape[1] <= self.width else both.cut(self.width)
 
     def cut(self, width: int) -> LowRank:
-        """Keep the leading `width` columns."""
+        """Keep the leading `width` columns: ``FV``, with the leading eigenvectors V of ``FᵀF``."""
         F = self.factor.astype(np.float64, copy=False)
-        P, sizes, _ = svd(F)
-        dropped = float(sizes[width] ** 2) if len(sizes) > width else 0.0
-        lost = ROUNDING * np.finfo(np.float64).eps * float(sizes[:1].sum()) ** 2
-        kept = np.ascontiguousarray(P[:, :width] * sizes[:width])
+        squares, V = np.linalg.eigh(F.T @ F)
+        left = F.shape[1] - width
+        dropped = max(float(squares[left - 1]), 0.0) if left > 0 else 0.0
+        lost = ROUNDING * np.finfo(np.float64).eps * float(squares[-1:].sum())
+        kept = np.ascontiguousarray(F @ V[:, ::-1][:, :width])
         return LowRank(kept, self.rest + dropped + lost, self.width)
 
 
