@@ -208,10 +208,16 @@ def test_it_tells_what_is_next_and_warns_of_nothing():
     assert told == ["the answer to measure angles to", "1 of 2: uda", "2 of 2: dpi"]
 
 
+def open_figures():
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    return [] if pyplot is None else pyplot.get_fignums()
+
+
 def test_pictures(found, tmp_path):
     pytest.importorskip("matplotlib")
     from matplotlib.image import imread
 
+    before = open_figures()
     png, svg = found.plot(tmp_path / "a.png"), found.plot(str(tmp_path / "a.svg"))
     assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     image = imread(png)
@@ -222,9 +228,7 @@ def test_pictures(found, tmp_path):
     again = lp.compare(A, K, methods="tsqr,dpi:width=5", tol=0, max_rounds=5)
     again.plot(tmp_path / "b.svg")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg", "b.svg"]
-    assert (
-        "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
-    )
+    assert open_figures() == before
 
 
 def test_pictures_are_checked_first(found, rows, tmp_path, monkeypatch, capsys):

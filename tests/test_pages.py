@@ -223,7 +223,7 @@ def test_a_row_tells_its_number_and_label_where_the_pointer_is(chromium, pages):
         assert colours == 3
         told = dots.evaluate_all("all => all.map(dot => dot.dataset.tip)")
         assert sorted(told)[:2] == ["row 0\nlabel: oak", "row 1\nlabel: elm"]
-        far = int(np.argmax(result.transform(TREES.drop(columns="kind"))[:, 0]))
+        far = int(np.argmax(result.transform(TREES.drop(columns="kind"))["pc1"]))
         dot = dots.nth(told.index(f"row {far}\nlabel: {TREES.kind[far]}"))
         page.locator("#scores .area").scroll_into_view_if_needed()
         box = dot.bounding_box()

@@ -140,7 +140,7 @@ def test_engines_give_the_same_bits(engine, method):
 
 
 @pytest.mark.parametrize(
-    "method", ["local_ritz", "block_krylov:start=random", "block_lanczos", "dpi"]
+    "method", ["local_ritz:start=merged:6", "block_krylov:start=random", "block_lanczos", "dpi"]
 )
 def test_a_run_goes_on_from_a_checkpoint_with_the_same_bits(monkeypatch, tmp_path, method):
     starting_with(monkeypatch, 2)

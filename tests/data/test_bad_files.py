@@ -41,7 +41,7 @@ def run(path, options, shrink):
     lp.svd(source, 2, max_rounds=1, rng=0)
 
 good, bad = json.load(sys.stdin)
-for path in good:
+for path in good * 2:  # arenas and threads of all are there then
     lp.svd(path, 2, max_rounds=1, rng=0)
 with open("/proc/self/statm") as stream:
     mapped = int(stream.read().split()[0]) * os.sysconf("SC_PAGESIZE")

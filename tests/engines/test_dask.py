@@ -240,7 +240,7 @@ def test_an_address_where_nobody_answers_is_an_engine_error():
 
 @pytest.mark.parametrize("rest", ["", "host", "127.0.0.1:", "host:http", "host:123456", ":8786"])
 def test_an_address_without_host_and_port_is_refused_with_an_example(rest):
-    with pytest.raises(ValueError, match=rf"engine='dask://{rest}' is no .*'dask://host:8786'"):
+    with pytest.raises(ValueError, match=rf"engine='dask://{rest}' is not .*'dask://host:8786'"):
         lp.connect(f"dask://{rest}")
 
 
@@ -344,7 +344,7 @@ def test_errors_tell_what_is_wrong_with_the_data(client):
         lp.svd(da.where(A[150, 3] == ARRAY, np.nan, ARRAY), 2, engine=client)
     with pytest.raises(lp.DataError, match="'i'; remove such rows"):
         lp.svd(dd.from_pandas(FRAME.assign(i=np.nan), npartitions=2), 2, engine=client)
-    with pytest.raises(lp.DataError, match=r"drop=\['i'\].*or change them where they are"):
+    with pytest.raises(lp.DataError, match=r"drop=\['i'\].*or change the data where they are"):
         lp.svd([dask.delayed(FRAME.assign(i="x"))], 2, engine=client)
     with pytest.raises(ValueError, match="stay where they are"):
         lp.svd(ARRAY, 2, engine=client, workers=2)

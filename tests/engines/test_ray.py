@@ -272,7 +272,7 @@ def test_rows_in_the_store_never_come_to_the_coordinator(engine, monkeypatch):
 @pytest.mark.parametrize(
     ("blocks", "message"),
     [
-        ([np.eye(3), np.eye(4)], "no rows of one matrix"),
+        ([np.eye(3), np.eye(4)], "do not form one matrix"),
         ([pd.DataFrame({"a": ["x", "y"], "b": [1.0, 2.0]})], "columns that are not numbers: 'a'"),
         ([pd.DataFrame({"a": [[1.0, 2.0], [3.0]]})], "different lengths"),
         ([pd.DataFrame({"a": ["x", "y"]})], "columns that are not numbers: 'a'"),

@@ -397,7 +397,7 @@ def make_parser() -> Parser:
         transform,
         "project rows on the components of a model",
         "transform model rows.csv -o scores.csv",
-        "transform model 'rows/*.parquet' -o scores.parquet --keep id,site",
+        "transform model 'rows/*.parquet' -o scores.parquet --keep id",
         usage="MODEL DATA [DATA ...] -o FILE [options]",
     )
     command.add_argument("model", metavar="MODEL", help="directory that fit wrote")

@@ -276,7 +276,7 @@ def _latency(text: str) -> float | str:
 
 def _add_rank(command: Any) -> None:
     add = command.add_argument
-    help = "number of components; or the share of the whole that they explain, as 0.95"
+    help = "number of components, or the share they explain, as 0.95"
     add("-k", "--rank", type=_rank, required=True, metavar="K", help=help)
 
 
@@ -327,7 +327,7 @@ def add_reading(command: Parser, data: str = "data") -> None:
     add("--columns", help="columns to take", **names)
     add("--label", metavar="A", help="column of labels, set aside; it colours pictures")
     add("--missing", choices=["drop", "mean", "error"], metavar="HOW",
-        help="drop rows with missing values, or fill in the mean of columns (error)")  # fmt: skip
+        help="drop rows with gaps, or fill in the mean of columns (error)")  # fmt: skip
     add("--memory", metavar="SIZE", help="what rows may take, as 2GB (half of what is free)")
     rare(group, "--header", action=argparse.BooleanOptionalAction,
          help="whether the first line of text is names (found out)")  # fmt: skip

@@ -213,7 +213,7 @@ def held(
     parts: Sequence[EngineBlock],
     name: str,
     memory: int | str | None,
-    missing: Mapping[str, int],
+    missing: Mapping[str, int] | None = None,
 ) -> Source:
     """Rows that an engine holds, one shard for each part; `missing` were left out or filled in."""
     widths = {part.shape[1] for part in parts}
@@ -229,7 +229,7 @@ def held(
         _check_widths(names, tables)
     size = budget(memory)
     kind = _work_type(tables, Options())
-    return Source(tables, names, True, kind, size, RowStorage(size), missing)
+    return Source(tables, names, True, kind, size, RowStorage(size), missing or {})
 
 
 @contextmanager

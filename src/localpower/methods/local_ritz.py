@@ -26,12 +26,11 @@ from localpower.methods.base import (
 )
 from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.model import enough, pairs_to_send
-from localpower.methods.ritz import MERGED, PROPOSALS, STARTS, RitzState, local_ritz
+from localpower.methods.ritz import MERGED, MODELLED, PROPOSALS, STARTS, RitzState, local_ritz
 from localpower.methods.search import RESTART
 from localpower.methods.state import State
 from localpower.worker.local_matrix import GRAM_COLUMNS
 
-MODELLED = 16  # times the rank: eigenpairs of each shard where most of them are not multiplied
 FORMS = (4, 8, 32)  # the same: other choices that a plan has
 MERGED_ERROR = 0.03  # sine that a merged start leaves, times (σ_{w+1}/σ_k)^1.5
 

@@ -57,6 +57,7 @@ from localpower.worker.tasks import LeadingFactor, PowerSteps, Refine
 PROPOSALS = ("model", "residual", "anchor", "all", "anchor+residual", "all+residual")
 STARTS = ("merged", "random")
 MERGED = 8  # times the rank: eigenpairs that a shard sends for a merged start
+MODELLED = 16  # the same where most of them are not multiplied
 SPARED = 0.1  # of the residual that the tolerance allows: columns with less are not improved
 
 
@@ -210,7 +211,8 @@ def merged(
     d, width = random.shape
     wide = min(max(wide, width), d)
     reply = "" if rounding is None else "float32"  # fewer digits would cost the proof
-    task = LeadingFactor(wide, 2 * wide, reply, part, max(MERGED, wide // rank))
+    part = 1.0 if wide == d else part  # all of them are the answer
+    task = LeadingFactor(wide, 2 * wide, reply, part, MODELLED if model else MERGED)
     total = engine.sum(task) if model else engine.sum(task).cut(wide)
     U, sizes, _ = svd(total.factor.astype(np.float64, copy=False))
     kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())
@@ -299,6 +301,8 @@ def _next_block(
 def _allowed(state: RitzState, tol: float) -> float:
     """Residual of a vector with which the angle is within the tolerance, if all have no more."""
     values, k = state.values, state.rank
+    if len(values) < k:  # more vectors are asked for than there were
+        return 0.0
     following = float(values[k]) if len(values) > k else 0.0
     gap = float(values[k - 1]) - (state.hidden if state.hidden < values[k - 1] else following)
     return tol * max(gap, 0.0) / float(np.sqrt(k))

@@ -138,7 +138,7 @@ def _from_left(result: Result, color: Any, ids: Any) -> Scores | None:
 
 
 def _scores(sample: Sample, marked: NDArray[np.bool_], color: Any, ids: Any) -> Scores:
-    points = sample.result.transform(sample.pieces())[:, :2].astype(np.float64)
+    points = np.asarray(sample.result.transform(sample.pieces()))[:, :2].astype(np.float64)
     by, groups = str(color) if is_name(color) else "", sample.values(color, "color")
     if color is None and (known := sample.source.labels) is not None:
         by, groups = "label", known[sample.some]
