@@ -51,6 +51,9 @@ HIDDEN = ("shared", "one shard", "few rows", "blocks", "blind", "blind tie")
 ARRANGED = ("alike", "sorted", "apart")
 SCALES = {"float32": (1.0, 1e30, 1e-30), "float64": (1.0, 1e100, 1e-100, 1e150, 1e-150)}
 METHODS = (
+    {"method": "local_ritz", "proposal": "model"},
+    {"method": "local_ritz", "proposal": "model"},
+    {"method": "local_ritz", "proposal": "model", "start": "merged:3"},
     {"method": "local_ritz", "proposal": "anchor+residual"},
     {"method": "local_ritz", "proposal": "all+residual"},
     {"method": "local_ritz", "proposal": "anchor"},

@@ -877,7 +877,8 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ]),
     ("methods/ritz.py", MODEL, [
         ("min(before, state.rest + largest_outside(state.factor, S))", "min(before, state.rest)"),
-        ("min(before, state.rest + largest_outside(state.factor, S))", "state.rest + largest_outside(state.factor, S)"),
+        ("min(before, state.rest + largest_outside(state.factor, S))", "state.rest + largest_outside(state.factor, S)",
+         "both are bounds; the one from before is the smaller one at most where columns were given up"),
         ("before = state.hidden if state.space.shape[1] else float(\"inf\")", "before = state.hidden"),
         ("factor = F * sizes[:kept] if hidden < np.inf else F[:, :0]", "factor = F * sizes[:kept]"),
         ("new = norms > np.maximum(floor, SPARED * _allowed(state, tol))", "new = norms > floor"),
