@@ -1,6 +1,7 @@
 """A share instead of a number: as many components as explain it, and claims that hold."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,7 +145,7 @@ def test_engines_give_the_same_bits(engine, method):
 )
 def test_a_run_goes_on_from_a_checkpoint_with_the_same_bits(monkeypatch, tmp_path, method):
     starting_with(monkeypatch, 2)
-    X = with_spectrum(300, 0.9 ** np.arange(40), seed=5)
+    X = with_spectrum(300, 0.9 ** np.arange(80), seed=5)  # more than shards send all of at once
     whole = quiet(X, 0.95, method, tol=1e-7, max_rounds=200)
     for after in range(1, len(whole.history)):
         place = tmp_path / f"{after}.ckpt"
@@ -263,6 +264,32 @@ def test_a_heavy_direction_that_one_shard_has_alone_is_counted(method):
     found = quiet(X, 0.9, method, tol=1e-6, max_rounds=300)
     assert len(found.components) == count
     assert np.abs(found.components[:, 39]).max() > 0.99
+
+
+def test_what_further_rounds_can_put_right_does_not_settle_a_number():
+    nothing, known = np.zeros((4, 4)), Known(4, 10.0, 2e-16, hidden=1e-20)
+    values = np.array([5.0, 3.0, 1.5, 0.5])
+    for part, rank in ((0.5 + 1e-4, 1), (0.8 - 1e-4, 3), (0.95 + 1e-4, 3)):
+        reaches = [
+            Share(part, 10.0, 4).judge(Ritz(values, nothing, nothing), rank, now, 0.0)
+            for now in (replace(known, passing=0.1), replace(known, blur=0.1))
+        ]
+        assert not any(reach.settled for reach in reaches)
+    exact = Share(0.8, 10.0, 4).judge(Ritz(values, nothing, nothing), 3, known, 0.0)
+    assert exact.settled  # its boundary is within rounding, which no round puts right
+    assert exact.fewer > 0.8
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+def test_rounding_for_the_wire_does_not_pass_for_the_last_digit_of_a_number(wire):
+    for seed in range(4):
+        X = with_spectrum(200, np.sort(np.random.default_rng(seed).random(40))[::-1], seed=seed)
+        sums = np.cumsum(np.linalg.svd(X, compute_uv=False) ** 2) / np.sum(X**2)
+        for part in (sums[5] - 1e-9, sums[5] + 1e-9):
+            count, _ = counted(X, part)
+            found = quiet(X, float(part), f"local_ritz:wire={wire}", tol=1e-2)
+            assert not found.converged or len(found.components) == count
+            assert not found.converged or found.reach.least(1e-6)
 
 
 @pytest.mark.parametrize("method", GROWING)

@@ -123,8 +123,11 @@ class Share:
         slack, whole = self.slack, self.trace or 1.0
         lead, lost = float(values[:rank].sum()), rank * floor + slack
         reached = max(lead - lost, 0.0) / whole
+        least = self.error(float(values[0]))  # what no further round can put right
+        final = reached > self.part or rank >= self.limit
+        final = bool(final or self.trace - lead + lost <= 2 * (rank * least + slack))
         if rank == 1:
-            return Reach(self.part, reached, 0.0, True, 0.0)
+            return Reach(self.part, reached, 0.0, True, 0.0, final)
         before = float(values[:q].sum())
         error = q * floor + slack
         room = self.part * self.trace - before - error
@@ -146,8 +149,8 @@ class Share:
                 bound, sure, p = likely, False, chance
         fewer = float(min((bound + error) / whole, 1.0))
         told = Reach(self.part, reached, fewer, sure, p)
-        final = reached > self.part or rank >= self.limit or self.trace - lead <= lost
-        settled = told.least(certainty) or (bound - before <= error and (sure or p <= certainty))
+        close = bound - before + error <= 2 * (q * least + slack)
+        settled = told.least(certainty) or (close and (sure or p <= certainty))
         return replace(told, settled=bool(final and settled))
 
 

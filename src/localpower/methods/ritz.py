@@ -301,7 +301,7 @@ def _next_block(
 def _allowed(state: RitzState, tol: float) -> float:
     """Residual of a vector with which the angle is within the tolerance, if all have no more."""
     values, k = state.values, state.rank
-    if len(values) < k:  # more vectors are asked for than there were
+    if len(values) < k:  # a rank that has just grown
         return 0.0
     following = float(values[k]) if len(values) > k else 0.0
     gap = float(values[k - 1]) - (state.hidden if state.hidden < values[k - 1] else following)
