@@ -265,7 +265,8 @@ def _asked(given: dict[str, Any]) -> Asked:
 def _return_u(given: dict[str, Any]) -> bool | str:
     asked = given["return_u"]
     if isinstance(asked, str):
-        one_of("return_u", asked, ("engine",))
+        if asked != "engine":
+            raise ValueError(f"return_u={asked!r} is not known: take True, False or 'engine'")
         if is_stream(given["data"]) and engine_of(given["data"]) is None:
             raise ValueError(
                 "return_u='engine' needs the rows again, and a generator yields them once; give a "

@@ -99,7 +99,7 @@ def _of_csv(path: Path, names: Sequence[str], options: Options) -> Iterator[dict
                     layouts.split(line, layout.delimiter, path, number)
                     for number, line in layouts.numbered_rows(below)
                 ]
-                found = [[row[at].strip() for row in rows] for at in places]
+                found = [[row[at].strip("\r\n") for row in rows] for at in places]
             else:
                 found = [_texts(below.data, offsets, at, layout.count) for at in places]
             yield dict(zip(names, found, strict=True))
@@ -107,7 +107,7 @@ def _of_csv(path: Path, names: Sequence[str], options: Options) -> Iterator[dict
 
 def _texts(data: bytes, offsets: NDArray[np.int32], at: int, count: int) -> list[str]:
     starts, stops = (offsets[2 * at + k : -1 : 2 * count].tolist() for k in (0, 1))
-    return [layouts.decode(data[a:b]).strip() for a, b in zip(starts, stops, strict=True)]
+    return [layouts.decode(data[a:b]).strip("\r\n") for a, b in zip(starts, stops, strict=True)]
 
 
 def _of_parquet(path: Path, names: Sequence[str], options: Options) -> Iterator[dict[str, Any]]:
