@@ -339,6 +339,8 @@ def test_left_vectors_are_of_the_kind_of_the_data():
     assert list(found.U.columns) == ["u1", "u2", "u3"]
     assert np.abs(found.U.to_numpy() - given.U).max() <= 1e-12
     assert isinstance(lp.pca(A, 3, rng=0, return_u="engine").U, np.ndarray)
+    parts = lp.pca(lambda number: A[250 * number :][:250], 3, rng=0, workers=2, return_u="engine")
+    assert np.abs(parts.U - given.U).max() <= 1e-12
     with pytest.raises(ValueError, match="a generator yields them once"):
         lp.pca(iter([A]), 3, return_u="engine")
     with pytest.raises(ValueError, match=r"return_u='cluster' .* take True, False or 'engine'"):

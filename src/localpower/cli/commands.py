@@ -227,8 +227,8 @@ def transform(options: argparse.Namespace) -> None:
         keep, memory = options.keep or (), options.memory
         done = write_scores(model, data, output, reading_of(options), keep=keep, memory=memory)
     left = f" ({done.left_out} of them left out)" if done.left_out else ""
-    width = counted(len(model.components), "component")
-    print(f"{counted(done.rows, 'row')}{left} on {width} -> {output}")
+    rows = f"{done.rows} row{'s' * (done.rows != 1)}{left}"
+    print(f"{rows} on {counted(len(model.components), 'component')} -> {output}")
 
 
 def _model(options: argparse.Namespace) -> Result:
@@ -405,7 +405,7 @@ def make_parser() -> Parser:
         transform,
         "project rows on the components of a model",
         "transform model rows.csv -o scores.csv",
-        "transform model 'rows/*.parquet' -o scores.parquet --keep id,site",
+        "transform model 'rows/*.parquet' -o scores.parquet --keep id",
         usage="MODEL DATA [DATA ...] -o FILE [options]",
     )
     command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
