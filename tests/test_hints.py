@@ -31,6 +31,8 @@ A = np.random.default_rng(0).standard_normal((60, 6)) * 0.7 ** np.arange(6)
         (lambda: lp.svd(A, 3, "gram", steps=4), r"write method='local_power:steps=4'$"),
         (lambda: lp.compare(A, 3, steps=4), r"write methods='local_power:steps=4'$"),
         (lambda: lp.compare(A, 3, method="dpi"), r"did you mean methods\?$"),
+        (lambda: lp.pca(A, 3, missing="drop"), r"pass read\(data, missing='drop'\) as data$"),
+        (lambda: lp.plan(A, 3, label="y"), r"option of reading: pass read\(data, label='y'\) as "),
     ],
 )
 def test_an_unknown_argument_is_answered_by_the_right_one(call, message):

@@ -13,7 +13,7 @@ from typing import Any
 
 from localpower.core.checks import count_or_share, one_of, sine, whole
 from localpower.data.memory import budget as memory_budget
-from localpower.data.readers.foreign import engine_of, is_stream
+from localpower.data.readers.foreign import engine_of, is_function, is_stream
 from localpower.data.source import load_block
 from localpower.engines.base import Engine
 from localpower.engines.registry import abort_peers, at_hand, connect, terminable
@@ -179,7 +179,11 @@ def svd(
             around.callback(setattr, home, "memory", home.memory)
             home.memory = limit
         result = home.run_on_coordinator(Run(asked, home, display), data, load_block)
-    return replace(result, U=left_vectors(result, data)) if asked.return_u == "engine" else result
+    if asked.return_u != "engine":
+        return result
+    if is_function(data) and not hasattr(home, "rank"):
+        data = [data(number) for number in range(result.run["workers"])]
+    return replace(result, U=left_vectors(result, data))
 
 
 @hinting
@@ -265,7 +269,8 @@ def _asked(given: dict[str, Any]) -> Asked:
 def _return_u(given: dict[str, Any]) -> bool | str:
     asked = given["return_u"]
     if isinstance(asked, str):
-        one_of("return_u", asked, ("engine",))
+        if asked != "engine":
+            raise ValueError(f"return_u={asked!r} is not known: take True, False or 'engine'")
         if is_stream(given["data"]) and engine_of(given["data"]) is None:
             raise ValueError(
                 "return_u='engine' needs the rows again, and a generator yields them once; give a "

@@ -256,7 +256,8 @@ def compare(
         answer, reference = _reference(source, rank, same | {"workers": workers})
         rank = int(answer.run["rank"])  # of a share, as many as the answer has
         warnings.simplefilter("ignore", DataHint)  # which was given once
-        same |= {"workers": workers or answer.run["workers"]}
+        if not answer.run["held"]:
+            same |= {"workers": workers or answer.run["workers"]}
         same |= {"tol": tol, "max_rounds": max_rounds}
         rows, missing = [], {}
         for number, (name, method) in enumerate(asked.items(), start=1):

@@ -15,6 +15,7 @@ import numpy as np
 
 from localpower.core.checks import one_of, positive, whole
 from localpower.data.partition import PARTITIONS
+from localpower.data.reading import read
 from localpower.methods import REGISTRY
 from localpower.methods.base import written as option_text
 
@@ -205,6 +206,8 @@ def _hint(name: str, value: Any, told: Mapping[str, Any], known: list[str]) -> s
     other = OTHER_NAMES.get(name)
     if other in known:
         return f": write {other}={written(value)}"
+    if "data" in known and name in signature(read).parameters:
+        return f", which is an option of reading: pass read(data, {name}={written(value)}) as data"
     homes = [method for method, form in REGISTRY.items() if name in form.options()]
     place = next((argument for argument in ("method", "methods") if argument in known), None)
     if homes and place is not None:

@@ -379,6 +379,11 @@ def adopted(engine: Engine, data: Any, retries: int) -> Sequence[EngineBlock]:
     return engine.adopt(data, load_block)
 
 
+LEAVING_OUT = (
+    "; missing='drop' leaves out rows with NaN (pass localpower.read(data, missing=…) as data)"
+)
+
+
 def described(run: Run, checksum: bool) -> tuple[Columns, tuple[int, int] | None]:
     """Collect column statistics, refuse what is not finite, and decide shift and scale.
 
@@ -392,7 +397,7 @@ def described(run: Run, checksum: bool) -> tuple[Columns, tuple[int, int] | None
         called = f"{column} (counted from 0)" if names is None else repr(names[column])
         raise DataError(
             f"NaN or infinity in {source.where(row)}, column {called}; remove such rows or fill in "
-            "values before the fit"
+            f"values before the fit{'' if run.held else LEAVING_OUT}"
         )
     with np.errstate(over="ignore"):
         run.deviations = np.ldexp(np.sqrt(stats.m2 / max(stats.rows, 1)), stats.exponent)

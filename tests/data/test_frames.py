@@ -115,7 +115,9 @@ def test_a_null_is_refused_with_its_row_and_column(monkeypatch, kind):
     values[7] = None
     with pytest.raises(DataError, match=r"row 7, column 'b': the value is missing .*drop=\['b'\]"):
         list(frame_blocks(NULLABLE[kind](values), Options()))
-    with pytest.raises(DataError, match="row 7, column 'b'"):
+    with pytest.raises(
+        DataError, match=r"row 7, column 'b': the label is missing .* keeps the row"
+    ):
         list(frame_blocks(NULLABLE[kind](values), Options(label="b")))
     assert len(whole(frame_blocks(NULLABLE[kind](values), Options(drop=["b"])))) == 9
 

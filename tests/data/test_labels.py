@@ -70,6 +70,36 @@ def test_a_model_of_rows_with_labels_takes_frames_with_and_without(make):
     np.testing.assert_array_equal(rows.labels, KINDS)
 
 
+@pytest.mark.filterwarnings("ignore::localpower.DataHint")
+def test_a_page_takes_rows_as_transform_does_and_refuses_a_label_that_is_not_there(
+    tmp_path, capsys
+):
+    FRAME.assign(id=KINDS, target=KINDS).to_csv(tmp_path / "old.csv", index=False)
+    np.save(tmp_path / "new.npy", X)
+    old, new, model = str(tmp_path / "old.csv"), str(tmp_path / "new.npy"), str(tmp_path / "model")
+    main(["fit", old, "-k", "2", "--center", "--label=target", "--drop=id", "-o", model])
+    page = ["report", model, "-o", f"{model}.html", "--data"]
+    assert main([*page, new]) == 0
+    assert main([*page, old, "--label=id"]) == 0
+    assert main([*page, old, "--label=kind"]) == 2
+    assert "--label kind: DATA has no such column" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::localpower.DataHint")
+def test_gaps_are_filled_with_the_same_means_with_and_without_a_cache(tmp_path):
+    FRAME.to_csv(tmp_path / "old.csv", index=False)
+    FRAME.assign(a=np.where(KINDS == 1, np.nan, X[:, 0])).to_csv(tmp_path / "new.csv", index=False)
+    model = str(tmp_path / "model")
+    main(["fit", str(tmp_path / "old.csv"), "-k", "2", "--center", "-o", model])
+    scores = []
+    for more in ([], ["--cache", str(tmp_path / "cache")]):
+        out = str(tmp_path / "s.npy")
+        how = [str(tmp_path / "new.csv"), "-o", out, "--missing=mean", *more]
+        assert main(["transform", model, *how]) == 0
+        scores.append(np.load(out))
+    np.testing.assert_array_equal(*scores)
+
+
 def test_rows_of_the_wrong_width_are_still_refused(tmp_path, capsys):
     np.save(tmp_path / "old.npy", np.column_stack([X, KINDS]))
     np.save(tmp_path / "new.npy", X[:, :3])

@@ -155,4 +155,27 @@ def test_without_an_engine_that_takes_them_rows_are_read_here_once():
         assert not found.run["held"]
         np.testing.assert_array_equal(rows.labels, np.arange(90) % 3)
         assert rows.tables is rows.tables
-        assert found.transform(rows).shape == (90, 2)
+        assert found.transform(rows).compute().shape == (90, 2)
+
+
+@pytest.mark.usefixtures("_not_here")
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_and_left_vectors_of_a_lazy_source_stay_with_dask(engine, kind):
+    rows = lp.read(KINDS[kind](X), **HOW, missing="drop")
+    with pytest.warns(lp.DataHint, match="left out"):
+        found = lp.pca(rows, 2, engine=engine, rng=0, return_u="engine")
+    wanted = (X[KEPT] - X[KEPT].mean(axis=0)) @ found.components.T
+    scores = found.transform(rows)
+    assert dask.is_dask_collection(scores)
+    assert dask.is_dask_collection(found.U)
+    np.testing.assert_allclose(scores.compute(), wanted, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.U.compute() * found.singular_values, wanted, atol=1e-12)
+    if kind != "array":  # scores can be joined by the index
+        assert scores.compute().index.tolist() == np.flatnonzero(KEPT).tolist()
+
+
+def test_methods_are_compared_on_a_lazy_source(engine):
+    rows = lp.read(lazily(FULL), label="kind", drop=["name"])
+    found = lp.compare(rows, 2, methods={"mine": "dpi", "other": "gram"}, engine=engine, rng=0)
+    assert not found.missing
+    assert found.run["workers"] == 4

@@ -307,3 +307,10 @@ def test_new_rows_of_a_model_are_filled_with_its_means(tmp_path):
     assert main(["transform", model, str(tmp_path / "new.csv"), "-o", str(out)]) == 0
     expected = lp.pca(FILLED, 2, rng=0).transform(FILLED[:1])
     np.testing.assert_allclose(np.load(out), expected, atol=1e-7)
+
+
+def test_a_fit_of_rows_with_nan_names_the_option_that_leaves_them_out():
+    with pytest.raises(
+        lp.DataError, match=r"row 1, column 0 .*missing='drop' leaves out rows with"
+    ):
+        lp.pca(np.array([[1.0, 2.0], [np.nan, 3.0], [4.0, 4.0]]), 1)

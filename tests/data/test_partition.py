@@ -321,6 +321,18 @@ def test_labels_of_another_length_are_refused():
         labelled(4, [1, 2, 3])
 
 
+def test_labels_may_be_of_all_rows_where_some_are_left_out():
+    rows = numbered(5).astype(float)
+    gaps = [rows[:3].copy(), rows[3:].copy()]
+    gaps[0][1, 0] = gaps[1][0, 1] = np.nan
+    for labels in ([0, 1, 2, 3, 4], [0, 2, 4]):
+        with pytest.warns(lp.DataHint):
+            source = lp.read(gaps, labels=labels, missing="drop")
+        assert source.labels.tolist() == [0, 2, 4]
+    with pytest.warns(lp.DataHint), pytest.raises(DataError, match="4 entries for 3 rows"):
+        lp.read(gaps, labels=[0, 1, 2, 3], missing="drop")
+
+
 # Dirichlet
 
 

@@ -13,6 +13,7 @@ dask = pytest.importorskip("dask", reason="dask is not installed")
 pytest.importorskip("distributed", reason="distributed is not installed")
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
+Delayed = pytest.importorskip("dask.delayed").Delayed
 
 NAMES = list("abcdef")
 A = with_spectrum(400, 0.7 ** np.arange(6), seed=1) * 10 + 50
@@ -110,6 +111,9 @@ def test_what_cannot_be_is_refused_without_advice_about_an_engine():
         assert "engine=" not in str(refused.value)
     with pytest.raises(ValueError, match="stay with Dask; leave it out"):
         MODEL.transform(rows, out="scores.zarr")
+    for data in (rows, dask.delayed(A), [dask.delayed(A)]):
+        with pytest.raises(ValueError, match=r"keep=\['id'\]: an array has no place"):
+            MODEL.transform(data, keep="id")
     bad = A.copy()
     bad[250, 0] = np.inf
     with pytest.raises(lp.DataError, match="NaN or infinity in a chunk of data, row 50"):

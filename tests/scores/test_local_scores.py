@@ -218,6 +218,61 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("several", [False, True])
+def test_scores_of_a_source_without_rows_with_gaps_can_be_joined(tmp_path, kind, several):
+    pytest.importorskip("pyarrow")
+    holes = FRAME.assign(id=[f"{n:03}" for n in range(500)], kind=np.arange(500) % 3)
+    holes.iloc[[0, 7, 300, 499], 2] = np.nan
+    for number, part in enumerate(np.split(np.arange(500), [200] if several else [])):
+        table = holes.iloc[part].reset_index(drop=True)
+        getattr(table, f"to_{kind}")(tmp_path / f"rows{number}.{kind}", index=False)
+    with pytest.warns(lp.DataHint, match="4 of 500 rows are left out"):
+        rows = lp.read([*sorted(tmp_path.glob("rows*"))], drop=["id"], label="kind", missing="drop")
+    for name in ("s.csv", "s.parquet"):
+        with pytest.warns(lp.DataHint, match="4 of 500 rows are left out"):
+            MODEL.transform(rows, out=tmp_path / name, keep=["id", "kind"])
+    for found in (
+        pd.read_csv(tmp_path / "s.csv", dtype={"id": str}),
+        pd.read_parquet(tmp_path / "s.parquet"),
+    ):
+        assert found["id"].astype(int).tolist() == found["row"].tolist()
+        assert close(found[PC].to_numpy(), np.delete(WANTED, [0, 7, 300, 499], axis=0))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_what_is_kept_of_a_csv_file_has_its_spaces(tmp_path, end):
+    texts = [",".join(map(repr, row)) for row in A[:2].tolist()]
+    rows = [f" p ,{texts[0]}, q ", f'"",{texts[1]},"r "']
+    for number in (1, 2):  # with quotes, another reader cuts the lines
+        text = end.join([f"id,{','.join(NAMES)},z", *rows[:number], ""])
+        (tmp_path / "rows.csv").write_bytes(text.encode())
+        MODEL.transform(tmp_path / "rows.csv", out=tmp_path / "s.parquet", keep=["id", "z"])
+        found = pd.read_parquet(tmp_path / "s.parquet")
+        assert found["id"].tolist() == [" p ", ""][:number]
+        assert found["z"].tolist() == [" q ", "r "][:number]
+
+
+def test_hints_name_the_line_of_the_user_and_come_once(tmp_path):
+    path = tmp_path / "rows.csv"
+    FRAME.assign(id=np.arange(500), more=1.5).to_csv(path, index=False)
+    with pytest.warns(lp.DataHint, match="left out: 'more'") as told:
+        MODEL.transform(path, out=tmp_path / "s.csv", keep="id")
+    assert [warning.filename for warning in told] == [__file__]
+
+
+@pytest.mark.parametrize("out", ["s.csv", "s.parquet", "s.npy"])
+def test_a_file_of_no_scores_is_not_written(tmp_path, out):
+    pytest.importorskip("pyarrow")
+    FRAME.assign(a=np.nan).to_csv(tmp_path / "gaps.csv", index=False)
+    FRAME[:0].to_parquet(tmp_path / "none.parquet", index=False)
+    with pytest.raises(lp.DataError, match=r"missing in each of the 500 rows, .* missing='mean'"):
+        write_scores(MODEL, tmp_path / "gaps.csv", tmp_path / out, Options(missing="drop"))
+    with pytest.raises(lp.DataError, match=r"no rows to write to .*; give at least one"):
+        MODEL.transform(tmp_path / "none.parquet", out=tmp_path / out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gaps.csv", "none.parquet"]
+
+
 def test_what_cannot_be_is_refused(tmp_path):
     path = tmp_path / "rows.csv"
     FRAME.to_csv(path, index=False)
@@ -284,9 +339,11 @@ def test_left_vectors_are_of_the_kind_of_the_data():
     assert list(found.U.columns) == ["u1", "u2", "u3"]
     assert np.abs(found.U.to_numpy() - given.U).max() <= 1e-12
     assert isinstance(lp.pca(A, 3, rng=0, return_u="engine").U, np.ndarray)
+    parts = lp.pca(lambda number: A[250 * number :][:250], 3, rng=0, workers=2, return_u="engine")
+    assert np.abs(parts.U - given.U).max() <= 1e-12
     with pytest.raises(ValueError, match="a generator yields them once"):
         lp.pca(iter([A]), 3, return_u="engine")
-    with pytest.raises(ValueError, match="return_u='cluster'"):
+    with pytest.raises(ValueError, match=r"return_u='cluster' .* take True, False or 'engine'"):
         lp.pca(A, 3, return_u="cluster")
 
 
@@ -306,7 +363,7 @@ def test_text_that_is_kept_is_what_was_written(tmp_path):
     FRAME[:3].assign(id=['a"b', " c ", ""]).to_csv(text, index=False)
     (tmp_path / "rows.csv").write_text(text.getvalue())
     out = MODEL.transform(tmp_path / "rows.csv", out=tmp_path / "s.parquet", keep="id")
-    assert pd.read_parquet(out)["id"].tolist() == ['a"b', "c", ""]
+    assert pd.read_parquet(out)["id"].tolist() == ['a"b', " c ", ""]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npy"])

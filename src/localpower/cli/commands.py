@@ -36,6 +36,7 @@ from localpower.cli.study import add_study
 from localpower.cli.table import Table, discard_output
 from localpower.comparison import compare
 from localpower.core.errors import DataHint, LocalPowerError, warn
+from localpower.core.text import counted
 from localpower.data.source import Source, files, open_source
 from localpower.engines.registry import connect, terminable
 from localpower.options import Checkpoint
@@ -226,7 +227,8 @@ def transform(options: argparse.Namespace) -> None:
         keep, memory = options.keep or (), options.memory
         done = write_scores(model, data, output, reading_of(options), keep=keep, memory=memory)
     left = f" ({done.left_out} of them left out)" if done.left_out else ""
-    print(f"{done.rows} rows{left} on {len(model.components)} components -> {output}")
+    rows = f"{done.rows} row{'s' * (done.rows != 1)}{left}"
+    print(f"{rows} on {counted(len(model.components), 'component')} -> {output}")
 
 
 def _model(options: argparse.Namespace) -> Result:
@@ -240,10 +242,14 @@ def _model(options: argparse.Namespace) -> Result:
 def _rows(options: argparse.Namespace, display: Progress, model: Result | None = None) -> Source:
     """Open the files that were named, with the options of reading; of a model, its columns."""
     display.stage(f"reading {Path(options.data[0]).name}{' ...' * (len(options.data) > 1)}")
+    reading, width = reading_of(options), 0
+    if model is not None:
+        width = model.components.shape[1]
+        reading = replace(reading, width=width, means=model.mean)
     return open_source(
         options.data[0] if len(options.data) == 1 else options.data,
-        0 if model is None else model.components.shape[1],
-        reading_of(options),
+        width,
+        reading,
         options.memory,
         options.cache,
         like=None if model is None else model.run.get("names"),
@@ -314,12 +320,14 @@ def report(options: argparse.Namespace) -> None:
     """``localpower report``."""
     target = page_path(options.output)
     _refuse_as_data(target, options.data or ())
-    model = _model(options)
+    label, model = options.label, _model(options)
     with ExitStack() as stack:
         rows = None
         if options.data:
             display = stack.enter_context(Progress())
             rows = stack.enter_context(_rows(options, display, model))
+            if label is not None and rows.labels is None:
+                raise ValueError(f"label={label!r}: DATA has no such column; name one that it has")
             display.stage("writing the page")
         model.report(target, rows, grid=options.grid)
     print(f"-> {target}")

@@ -276,7 +276,7 @@ def _latency(text: str) -> float | str:
 
 def _add_rank(command: Any) -> None:
     add = command.add_argument
-    help = "number of components, or the share they explain, as 0.95"
+    help = "number of components, or the share to explain, as 0.95"
     add("-k", "--rank", type=_rank, required=True, metavar="K", help=help)
 
 

@@ -70,7 +70,7 @@ class MissingExtra(LocalPowerError, ImportError):
 def warn(message: str, category: type[Warning]) -> None:
     """Warn, and name the line of the user's that called this package."""
     frame, level = sys._getframe(), 1
-    ours = __name__.partition(".")[0]
+    ours = __name__.partition(".")[0], "contextlib"
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(ours):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)

@@ -53,10 +53,14 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
-    """Stretches of rows that come once, and the precision in which they are worked on."""
+    """Stretches of rows that come once, and the precision in which they are worked on.
+
+    `missing` is what is done about missing values, as `localpower.read` has it.
+    """
 
     stretches: Iterator[Stretch]
     dtype: np.dtype[Any]
+    missing: str | None = None
 
 
 class TooNarrow(Exception):
@@ -74,7 +78,7 @@ def read_once(
     paths = None if unknown or isinstance(data, Source) else _paths(data)
     if paths is None:
         with _named_options(told), _source(data, options, memory) as source:
-            yield Opened(_of_source(source, step), source.dtype)
+            yield Opened(_of_source(source, step), source.dtype, source.options.missing)
         return
     room = RowStorage(int(ROWS_SHARE * size))
     try:
@@ -195,7 +199,7 @@ def _typed(paths: Sequence[Any], options: Options, stretches: Iterator[Stretch])
     if first is None or not first.piece.shape[1]:
         raise DataError(f"{paths[0][0]} is empty: 0 sample(s) or columns; give at least one")
     dtype = options.work_type([first.piece.dtype])
-    return Opened(_checked(first, stretches, options, dtype), dtype)
+    return Opened(_checked(first, stretches, options, dtype), dtype, options.missing)
 
 
 def _checked(

@@ -371,6 +371,11 @@ def _whose_options(text: str, instead: str = "") -> str:
 
 def _labelled(tables: list[Table], labels: Any) -> list[Table]:
     labels = np.asarray(labels).reshape(-1)
+    whole = [_rows(table) + len(table.left_out) for table in tables]
+    if len(labels) == sum(whole):  # also of the rows that are left out
+        parts = np.split(labels, np.cumsum(whole)[:-1])
+        pairs = zip(parts, tables, strict=True)
+        labels = np.concatenate([np.delete(part, table.left_out) for part, table in pairs])
     counts = [_rows(table) for table in tables]
     if len(labels) != sum(counts):
         raise DataError(

@@ -14,10 +14,11 @@ import numpy as np
 from localpower.core.errors import DataError
 from localpower.data.blocks import Options
 from localpower.data.readers.foreign import engine_of, is_function, is_remote
+from localpower.data.reading import LazySource
 from localpower.scores.files import Written, write
 from localpower.scores.passes import Pass, stacked
 from localpower.scores.steps import Step, ToRows, ToScores
-from localpower.scores.tables import is_table, table_of
+from localpower.scores.tables import is_table, refuse_kept, table_of
 
 if TYPE_CHECKING:
     from localpower.result import Result
@@ -97,6 +98,8 @@ def _mapped(
     memory: int | str | None,
 ) -> Any:
     keep = None if keep is None else tuple([keep] if isinstance(keep, str) else keep)
+    if isinstance(data, LazySource) and out is None:
+        data, _ = data.in_place()
     engine = engine_of(data)
     if engine is None and isinstance(data, list | tuple) and any(map(is_remote, data)):
         raise DataError("data has blocks of a cluster among others; give all of one kind")
@@ -112,11 +115,7 @@ def _mapped(
         return write(step, Pass(data, options, memory), Path(out), keep or ()).path
     if is_table(data):
         return table_of(step, data, keep or ())
-    if keep:
-        raise ValueError(
-            f"keep={list(keep)}: an array has no place for other columns; give out=, as "
-            "'scores.parquet', or a data frame"
-        )
+    refuse_kept(keep)
     if isinstance(step, ToRows) and isinstance(data, np.ndarray | list | tuple):
         return _rows_of(step, data)
     return stacked(step, Pass(data, step.options(), memory))

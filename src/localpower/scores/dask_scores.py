@@ -17,7 +17,7 @@ from localpower.core.linalg import Array
 from localpower.data.readers.foreign import refuse_object
 from localpower.engines.blas import one_thread_in_worker
 from localpower.scores.steps import Step
-from localpower.scores.tables import block_of, table_of
+from localpower.scores.tables import block_of, refuse_kept, table_of
 from localpower.worker.shard import join_columns, work_type
 
 LAZY = (
@@ -31,8 +31,11 @@ _da: Any = da  # most of it has no types
 def mapped(step: Step, data: Any, keep: Sequence[str] | None = None) -> Any:
     """Scores of whatever is Dask's; nothing is computed."""
     if isinstance(data, Delayed):  # which has whatever attribute it is asked for
+        refuse_kept(keep)
         return _one(step, data)
     refuse_object(data, "data")
+    if not hasattr(data, "map_partitions"):
+        refuse_kept(keep)
     if isinstance(data, list | tuple):
         return type(data)([_one(step, part) for part in data])
     if hasattr(data, "chunks"):

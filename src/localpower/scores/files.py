@@ -14,6 +14,7 @@ from localpower.core.errors import DataError, DataHint, warn
 from localpower.core.linalg import Array
 from localpower.data.readers.foreign import is_path
 from localpower.data.single_pass import Stretch, TooNarrow, paths_of, read_once
+from localpower.data.source import Source
 from localpower.scores.kept import Beside, columns_of_file
 from localpower.scores.passes import Pass, in_order, widened
 from localpower.scores.steps import Step
@@ -48,9 +49,16 @@ def write(step: Step, rows: Pass, out: str | os.PathLike[str], keep: Sequence[st
             read_once(rows.data, rows.options, rows.memory, rows.told) as opened,
             written(target, step.names, opened.dtype) as writer,
         ):
-            filler = Filler(writer, beside, rows.options.missing == "drop")
+            filler = Filler(writer, beside, opened.missing == "drop")
             for stretch, values in in_order(step, opened):
                 filler.add(stretch, values)
+            if not filler.rows:
+                raise DataError(f"there are no rows to write to {target}; give at least one")
+            if filler.left_out == filler.rows:
+                raise DataError(
+                    f"a value is missing in each of the {filler.rows} rows, so there are no scores "
+                    "to write; fill values in with missing='mean'"
+                )
     except TooNarrow:
         return write(step, widened(rows), out, keep)
     finally:
@@ -106,11 +114,15 @@ def _beside(rows: Pass, keep: Sequence[str]) -> Beside:
     data = rows.data
     if is_table(data):
         return Beside(keep, lambda _: iter([{name: column_of(data, name) for name in keep}]))
+    options = rows.options
+    if keep and isinstance(data, Source):
+        files = [Path(name) for name in data.names if Path(name).suffix]  # others are objects
+        options, data = data.options, files if len(files) == len(data.names) else None
     if keep and not (is_path(data) or (isinstance(data, list | tuple) and all(map(is_path, data)))):
         raise DataError(
             f"keep={list(keep)} needs columns with names; give a data frame, or the paths of files"
         )
-    return Beside(keep, lambda path: columns_of_file(Path(path), keep, rows.options))
+    return Beside(keep, lambda path: columns_of_file(Path(path), keep, options))
 
 
 def _refuse_data(target: Path, data: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.errors import DataError
+from localpower.core.errors import DataError, DataHint
 from localpower.data.blocks import Options, listed
 from localpower.data.detect import detect
 from localpower.data.readers import csv_layout as layouts
@@ -84,7 +85,9 @@ def columns_of_file(path: Path, names: Sequence[str], options: Options) -> Itera
 
 def _of_csv(path: Path, names: Sequence[str], options: Options) -> Iterator[dict[str, Any]]:
     """Fields as they are written."""
-    layout = layouts.find_layout(path, options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataHint)  # the reader of the rows gives it
+        layout = layouts.find_layout(path, options)
     _check(names, layout.names or (), path)
     places = [(layout.names or ()).index(name) for name in names]
     with closing(read_chunks(path)) as chunks:
@@ -96,7 +99,7 @@ def _of_csv(path: Path, names: Sequence[str], options: Options) -> Iterator[dict
                     layouts.split(line, layout.delimiter, path, number)
                     for number, line in layouts.numbered_rows(below)
                 ]
-                found = [[row[at].strip() for row in rows] for at in places]
+                found = [[row[at].strip("\r\n") for row in rows] for at in places]
             else:
                 found = [_texts(below.data, offsets, at, layout.count) for at in places]
             yield dict(zip(names, found, strict=True))
@@ -104,7 +107,7 @@ def _of_csv(path: Path, names: Sequence[str], options: Options) -> Iterator[dict
 
 def _texts(data: bytes, offsets: NDArray[np.int32], at: int, count: int) -> list[str]:
     starts, stops = (offsets[2 * at + k : -1 : 2 * count].tolist() for k in (0, 1))
-    return [layouts.decode(data[a:b]).strip() for a, b in zip(starts, stops, strict=True)]
+    return [layouts.decode(data[a:b]).strip("\r\n") for a, b in zip(starts, stops, strict=True)]
 
 
 def _of_parquet(path: Path, names: Sequence[str], options: Options) -> Iterator[dict[str, Any]]:

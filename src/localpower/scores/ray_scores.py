@@ -14,7 +14,7 @@ from localpower.data.blocks import check_columns, choose
 from localpower.engines.blas import one_thread_in_worker
 from localpower.engines.ray import _matrix
 from localpower.scores.steps import Step
-from localpower.scores.tables import block_of, check_kept
+from localpower.scores.tables import block_of, check_kept, refuse_kept
 from localpower.worker.shard import work_type
 
 LAZY = (
@@ -26,6 +26,8 @@ LARGE = 1 << 20  # bytes of a model from which on it is put in the object store 
 
 def mapped(step: Step, data: Any, keep: Sequence[str] | None = None) -> Any:
     """Scores of whatever is Ray's: of a dataset, nothing is computed."""
+    if isinstance(data, ray.ObjectRef | list | tuple):
+        refuse_kept(keep)
     if isinstance(data, ray.ObjectRef):
         return TASK.remote(data, _held(step))
     if isinstance(data, list | tuple):

@@ -17,7 +17,7 @@ from localpower.data.blocks import choose, listed
 from localpower.engines.blas import one_thread_in_worker
 from localpower.engines.spark import BATCH, MAKERS, _kind
 from localpower.scores.steps import Step
-from localpower.scores.tables import block_of, check_kept
+from localpower.scores.tables import block_of, check_kept, refuse_kept
 
 LAZY = (
     "scores of Spark's data stay with Spark; leave it out, and have the frame that is returned "
@@ -31,6 +31,8 @@ def mapped(step: Step, data: Any, keep: Sequence[str] | None = None) -> Any:
     """Scores of whatever is Spark's; nothing is computed."""
     if isinstance(data, list | tuple):
         raise DataError("data is a list of Spark's data; give one RDD, or frames joined by union")
+    if isinstance(data, RDD) or type(data).__name__.endswith("RowMatrix"):
+        refuse_kept(keep)
     if isinstance(data, RDD):
         return data.mapPartitions(partial(_elements, step))
     if type(data).__name__.endswith("RowMatrix"):

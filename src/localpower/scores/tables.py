@@ -65,6 +65,15 @@ def _missing(missing: Sequence[str], names: Sequence[str]) -> DataError:
     )
 
 
+def refuse_kept(keep: Sequence[str] | None) -> None:
+    """Refuse to keep columns of what has none."""
+    if keep:
+        raise ValueError(
+            f"keep={list(keep)}: an array has no place for other columns; give out= with files, as "
+            "'scores.parquet', or a data frame"
+        )
+
+
 def check_twins(step: Step, keep: Sequence[str]) -> None:
     """Refuse to keep columns that are called as others in what is made."""
     made = [*step.names, "row"]

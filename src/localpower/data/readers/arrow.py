@@ -23,6 +23,7 @@ from localpower.data.blocks import (
     block_rows,
     check_columns,
     choose,
+    missing_label,
     missing_value,
     no_label,
     refusing_damage,
@@ -302,11 +303,11 @@ def _labels(pa: ModuleType, column: Any, plan: Plan, row: int) -> NDArray[Any]:
     column.validate(full=True)  # offsets and indices into text are not looked at otherwise
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if column.null_count and not plan.gaps:
+        raise missing_label(plan.where, row + column.to_pylist().index(None), plan.label)
     if not _is_text(pa, column.type):
         return _view(pa, column, plan.label, plan, row)
     values = column.to_pylist()
-    if column.null_count and not plan.gaps:
-        raise missing_value(plan.where, row + values.index(None), plan.label)
     return text_labels([value or "" for value in values], plan.where)
 
 

@@ -17,6 +17,7 @@ from localpower.data.blocks import (
     block_rows,
     check_columns,
     choose,
+    missing_label,
     missing_value,
     no_label,
     refuse_empty,
@@ -208,7 +209,7 @@ def _pandas_column(series: Any, plan: _Plan, row: int) -> Any:
 def _pandas_label(series: Any, plan: _Plan, row: int) -> NDArray[Any]:
     missing = series.isna().to_numpy()
     if missing.any() and not plan.gaps:
-        raise missing_value(plan.where, row + int(np.argmax(missing)), plan.label_name)
+        raise missing_label(plan.where, row + int(np.argmax(missing)), plan.label_name)
     kind = _number_type(series.dtype)
     if kind is not None and missing.any():
         return np.asarray(series.to_numpy(np.float64, na_value=np.nan))
@@ -233,7 +234,8 @@ def _polars(frame: Any, options: Options, where: str) -> Iterator[Block]:
         raise no_label(where, names[label], dtypes[label])
     for i in [*taken, *([] if label is None else [label])]:
         if frame[:, i].null_count() and not options.gaps:
-            raise missing_value(where, int(frame[:, i].is_null().arg_max()), names[i])
+            error = missing_label if i == label else missing_value
+            raise error(where, int(frame[:, i].is_null().arg_max()), names[i])
     narrow = all(str(dtypes[i]) in ("Float16", "Float32") for i in taken)
     dtype = options.work_type([np.float32 if narrow else np.float64])
     columns = [_Column(frame[:, i], _polars_numbers) for i in taken]
