@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from dask.delayed import Delayed
 from helpers import cluster, with_spectrum
 
 import localpower as lp
