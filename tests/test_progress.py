@@ -60,8 +60,14 @@ def terminal(columns=80):
     os.close(leader)
 
 
-def slow(seconds):
-    return lambda record, state: time.sleep(seconds)
+def slow(seconds, silent=False):
+    """A callback that takes its time; what is `silent` writes nothing, so the line stays."""
+
+    def callback(record, state):
+        time.sleep(seconds)
+
+    callback.silent = silent
+    return callback
 
 
 @pytest.fixture
@@ -114,9 +120,10 @@ def test_a_run_is_shown_on_a_terminal_and_erased_at_its_end(monkeypatch):
 def test_a_narrow_terminal_gets_less_and_never_wraps(monkeypatch, columns):
     with terminal(columns) as (stream, shown):
         monkeypatch.setattr(sys, "stderr", stream)
-        lp.svd(A, 2, method="dpi", max_rounds=4, callback=slow(0.05))
+        lp.svd(A, 2, method="dpi", max_rounds=4, callback=slow(0.05, silent=True))
         frames = FRAME.findall(shown())
-    assert len(frames) > 2
+    assert any(frames) == (columns > 1)
+    assert frames[-1] == ""
     assert max(map(len, frames)) < columns
 
 
@@ -231,9 +238,9 @@ def test_of_several_runs_at_once_one_is_shown_and_errors_erase_too(monkeypatch):
 def test_a_comparison_says_which_method_it_is_at(monkeypatch):
     with terminal() as (stream, shown):
         monkeypatch.setattr(sys, "stderr", stream)
-        lp.compare(A, 2, methods="dpi:width=3", tol=0, max_rounds=3000)
+        lp.compare(A, 2, methods="dpi:width=3", tol=0, max_rounds=30000)
         text = shown()
-    assert re.search(r"1 of 1: dpi:width=3, round \d+ of 3000, at most", text)
+    assert re.search(r"1 of 1: dpi:width=3, round \d+ of 30000, at most", text)
     assert text.endswith("\r\x1b[K\r")
 
 
