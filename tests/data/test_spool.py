@@ -448,7 +448,7 @@ def test_several_runs_may_fill_and_use_one_cache_at_once_also_a_damaged_one(tmp_
     assert [len(list(cache.iterdir())) for cache in caches] == [1, 1]
 
 
-def test_a_run_that_parsed_what_another_did_meanwhile_leaves_it_to_that_one(case, monkeypatch):
+def test_a_run_that_parsed_what_another_did_meanwhile_leaves_it_to_that_one(case):
     path, cache, take, parses = case
     kind = "csv" if path.suffix == ".csv" else "svmlight"
     form, faster = detect.FORMATS[kind], []
@@ -459,8 +459,9 @@ def test_a_run_that_parsed_what_another_did_meanwhile_leaves_it_to_that_one(case
             faster.append(None)
             faster[0] = take()
 
-    monkeypatch.setitem(detect.FORMATS, kind, replace(form, read=slow))
-    slower = take()
+    with pytest.MonkeyPatch.context() as patch:  # undone before `case` undoes its own
+        patch.setitem(detect.FORMATS, kind, replace(form, read=slow))
+        slower = take()
     assert len(parses) == 2
     np.testing.assert_array_equal(rows(faster[0].pieces), rows(slower.pieces))
     assert len(list(cache.iterdir())) == 1

@@ -3,7 +3,6 @@
 import io
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -259,9 +258,7 @@ def test_hints_name_the_line_of_the_user_and_come_once(tmp_path):
     FRAME.assign(id=np.arange(500), more=1.5).to_csv(path, index=False)
     with pytest.warns(lp.DataHint, match="left out: 'more'") as told:
         MODEL.transform(path, out=tmp_path / "s.csv", keep="id")
-    files = [warning.filename for warning in told]
-    assert len(files) == 1
-    assert Path(files[0]).parent.parent == Path(__file__).parent.parent  # a line of the user's
+    assert [warning.filename for warning in told] == [__file__]
 
 
 @pytest.mark.parametrize("out", ["s.csv", "s.parquet", "s.npy"])
