@@ -645,7 +645,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("own = OWN_ROUNDS if asked.chosen and self.tol else ROUNDS", "own = OWN_ROUNDS if asked.chosen else ROUNDS"),
         ("own = OWN_ROUNDS if asked.chosen and self.tol else ROUNDS", "own = OWN_ROUNDS"),
         ("trace=self.columns.trace(source.rows),", "trace=0.0,"),
-        ("noise=ready.noise,", "noise=0.0,"),
+        ("noise = ready.noise + self.home.rounding", "noise = self.home.rounding"),
         ("ties=not (asked.chosen and self.method.squares)", "ties=True"),
         ("ties=not (asked.chosen and self.method.squares)", "ties=not self.method.squares"),
         ("ties=not (asked.chosen and self.method.squares)", "ties=not asked.chosen"),

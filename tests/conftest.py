@@ -25,6 +25,15 @@ def _one_blas_thread():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_measured(tmp_path_factory):
+    """Choices are as on a machine that has measured no engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setattr("localpower.engines.calibration.cache_folder", lambda: folder)
+        yield
+
+
 @pytest.fixture(scope="session")
 def chromium():
     """One browser for all tests of pages."""

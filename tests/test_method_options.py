@@ -100,8 +100,8 @@ def test_auto_takes_as_many_rounds_and_methods_as_it_needs(dtype):
     assert result.converged
     truth = np.linalg.svd(X.astype(float), full_matrices=False)[2][:5].T
     assert lp.subspace_distance(truth, result.components.T) <= result.certificate.angle
-    if result.run["method"] != "block_lanczos":
-        assert "followed" in result.run["why"]
+    first = result.run["why"].partition(":")[0]
+    assert result.run["method"] == first or "followed" in result.run["why"]
 
 
 def test_auto_leaves_no_component_to_rounding_that_a_triangular_factor_can_tell():

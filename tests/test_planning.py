@@ -15,7 +15,7 @@ from localpower.methods import Auto, Decay, Problem
 from localpower.methods.costs import costs
 from localpower.methods.local_ritz import rounds_after_merging
 from localpower.paper import datasets as registry
-from localpower.planning import NETWORKS
+from localpower.planning import FLOPS, NETWORKS
 
 TABLE = Path(__file__).parents[1] / "benchmarks" / "rounds.csv"
 N, D, M, K = 101, 13, 5, 3
@@ -244,7 +244,7 @@ def test_auto_is_near_the_best_row_of_the_table(network):
         problem = Problem(
             sizes=(rows // shards,) * shards, columns=d, entries=rows * d, itemsize=8, rank=5,
             width=min(10, d), tol=goal, memory=1e12, center=False, scale=None, latency=latency,
-            bandwidth=bandwidth, flops=3e10,
+            bandwidth=bandwidth, flops=FLOPS,
         )  # fmt: skip
         ranked = costs(problem, None, Auto().candidates())
         chosen, seconds = ranked[0][0].name, {}

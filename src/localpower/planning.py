@@ -22,7 +22,9 @@ from localpower.core.text import counted, duration, frame, html_table, size, tab
 from localpower.data.memory import budget
 from localpower.data.source import Source, open_source
 from localpower.engines.base import Engine
+from localpower.engines.calibration import recalled, told
 from localpower.engines.inline import Inline
+from localpower.engines.registry import DEFAULT, connect
 from localpower.methods import leading_values
 from localpower.methods.base import EXTRA
 from localpower.methods.costs import SMALL, TYPICAL, Cost, Problem, costs, explain
@@ -39,7 +41,7 @@ NETWORKS = {  # seconds of a hop, bytes a second
     "data centre": (5e-4, 1.25e9),
     "wide area": (5e-2, 1.25e7),
 }
-FLOPS = 3e10  # a second, of one worker
+FLOPS = 6e10  # a second, of one worker
 TOLERANCE = 1e-8
 TINY = 1e-14  # tolerance that is planned for where all rounds are to be done
 SAMPLE_FLOPS = 1e11  # that a plan may spend on looking at the data
@@ -58,11 +60,14 @@ class Plan:
         What the rounds are predicted from.
     question : str
         What was asked.
+    speeds : str
+        What seconds are predicted from, where that is an engine.
     """
 
     rows: tuple[Cost, ...]
     basis: str
     question: str
+    speeds: str = ""
 
     @property
     def choice(self) -> Cost:
@@ -95,7 +100,7 @@ class Plan:
         return frame("Plan.to_frame", Cost, self.rows, without=["ledger"])
 
     def _about(self) -> list[str]:
-        return [self.question, f"rounds are {self.basis}"]
+        return [self.question, f"rounds are {self.basis}", *[self.speeds] * bool(self.speeds)]
 
 
 def _cells(row: Cost) -> tuple[str, ...]:
@@ -126,6 +131,8 @@ def plan(
     scale: str | None = None,
     dtype: str | None = None,
     memory: int | str | None = None,
+    engine: Any = None,
+    measure: bool = False,
 ) -> Plan:
     """Predict what every method would cost, without running any.
 
@@ -152,6 +159,11 @@ def plan(
         Operations a second of one worker.
     center, scale, dtype, memory
         As in `svd`; `dtype` where `data` is a shape, ``"float64"`` by default.
+    engine
+        Plan for this engine, as `svd` takes it, in place of `latency`, `bandwidth` and `flops`: for
+        what was measured on it, else for what is usual. By default as many shards as it works on.
+    measure : bool
+        Measure the engine, by default ``"threads"``, if that was not done before.
 
     Returns
     -------
@@ -165,6 +177,11 @@ def plan(
     ('local_ritz:start=merged:40', 100101320.0)
     """
     alpha, beta = _network(latency, bandwidth)
+    place = None
+    if engine is not None or measure:
+        given = {"latency": latency, "bandwidth": bandwidth, "flops": flops}
+        place = Place.of(DEFAULT if engine is None else engine, measure, given)
+        alpha, beta, flops = place.latency, place.bandwidth, place.flops
     wanted = count_or_share("rank", rank)
     workers = None if workers is None else whole("workers", workers)
     width = None if width is None else whole("width", width)
@@ -173,7 +190,7 @@ def plan(
     if scale is not None:
         one_of("scale", scale, SCALES)
     tol = None if tol is None else sine(tol, zero=False)
-    about = Known.of(data, wanted, workers, center, scale, dtype, memory)
+    about = Known.of(data, wanted, workers, center, scale, dtype, memory, place)
     (n, d), rank = about.shape, about.rank
     if not 1 <= rank <= min(n, d):
         raise ValueError(f"rank={rank!r}: take 1 to {min(n, d)} for data of {n} x {d}")
@@ -194,13 +211,48 @@ def plan(
         bandwidth=beta,
         flops=flops,
         stored=about.stored,
+        at_once=0 if place is None else place.size,
     )
     question = (
         f"rank {rank} of {n} x {d} in {counted(len(problem.sizes), 'shard')} to {problem.tol:.0e}; "
         "bytes are per worker, with set-up and factors"
     )
     rows = tuple(cost for _, cost in costs(problem, about.values))
-    return Plan(rows, about.basis, question)
+    return Plan(rows, about.basis, question, "" if place is None else place.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run is planned to be: shards at once, and what is known of its speed."""
+
+    size: int
+    latency: float
+    bandwidth: float
+    flops: float
+    text: str
+
+    @classmethod
+    def of(cls, address: Any, measure: bool, given: dict[str, Any]) -> Place:
+        """Ask an engine; one that is opened for this is closed again."""
+        usual = {"latency": "data centre", "bandwidth": None, "flops": FLOPS}
+        for name, value in given.items():
+            if value != usual[name]:
+                raise ValueError(
+                    f"{name}={value!r} is what engine= and measure= stand for: leave one of them "
+                    "out"
+                )
+        engine = connect(address)
+        try:
+            known = engine.measure() if measure else recalled(engine.address)
+            name = engine.address or type(engine).__name__.lower()
+            how = f"measured on {known.measured}" if known else "as is usual; not measured"
+            engine.reckon_with(known)
+            speeds = engine.latency, engine.bandwidth, engine.flops
+            text = f"on {name} {told(*speeds)}, {how}"
+            return cls(engine.size, *speeds, text)
+        finally:
+            if engine is not address:
+                engine.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,9 +279,10 @@ class Known:
         scale: str | None,
         dtype: str | None,
         memory: int | str | None,
+        place: Place | None = None,
     ) -> Known:
         """Take the shape, or open the data and look at a part of them."""
-        shape = _shape(data)
+        shape, at_once = _shape(data), cores() if place is None else place.size
         if shape is not None:
             n, d = shape
             if isinstance(rank, float):
@@ -237,7 +290,7 @@ class Known:
                     f"rank={rank!r} is a share, and a shape does not tell how many components "
                     "explain it: give data, or a whole number"
                 )
-            sizes = _sizes(n, workers or cores())
+            sizes = _sizes(n, workers or at_once)
             return cls(shape, int(rank), n * d, _kind(dtype), budget(memory), sizes)
         if dtype is not None:
             raise ValueError(
@@ -251,7 +304,7 @@ class Known:
             most = guessed(rank, *shape)
             values, basis, trace = spectrum(source, most, center, scale)
             count = _counted(rank, values, trace) if isinstance(rank, float) else most
-            sizes, stored = shard_sizes(source, workers, cores()), bytes_per_pass(source)
+            sizes, stored = shard_sizes(source, workers, at_once), bytes_per_pass(source)
             kept = source.dtype, source.memory
             return cls(shape, count, entries, *kept, sizes, stored, values, basis)
         finally:
@@ -285,6 +338,8 @@ def problem_of(
         bandwidth=engine.bandwidth,
         flops=engine.flops,
         stored=bytes_per_pass(source),
+        only_sums=engine.only_sums,
+        at_once=engine.size,
     )
 
 

@@ -33,7 +33,7 @@ from localpower.iteration import (
     relay_of,
 )
 from localpower.methods import Auto, Choice, Method, Start
-from localpower.methods.factors import Factors, explained, factors, is_graded
+from localpower.methods.factors import Factors, explained, factors, is_graded, summed_factors
 from localpower.methods.growing import guessed, share_of
 from localpower.methods.scaling import Columns, columns, describe, prepare
 from localpower.methods.state import State
@@ -41,7 +41,7 @@ from localpower.options import Budget, Checkpoint, Faults
 from localpower.planning import problem_of, tolerance
 from localpower.progress import Goal, Progress
 from localpower.result import Result
-from localpower.shape_checks import check_fit, check_rank
+from localpower.shape_checks import check_fit, check_rank, check_sums, method_for_sums
 from localpower.show.history import History
 from localpower.stopping import Outcome, StoppingRule, conclude, good_enough
 from localpower.version import __version__
@@ -122,6 +122,9 @@ class Run:
     def open(self, stack: ExitStack) -> None:
         """Open the rows, where they are."""
         asked = self.asked
+        if self.home.only_sums:
+            sends_rows = asked.return_u, asked.checkpoint, asked.faults.on_loss == "degrade"
+            check_sums(asked.scale, *map(bool, sends_rows))
         if asked.checkpoint is not None:
             check_place(asked.checkpoint.path)
         self.display.stage("reading data")
@@ -152,17 +155,20 @@ class Run:
         if asked.tol is None and asked.chosen:
             self.tol = tolerance(source.dtype)
         self.wanted = asked.rank(source.rows, source.columns)
-        asked.method.check_rank(self.wanted)
+        method = asked.method
+        if self.home.only_sums:
+            method = method_for_sums(method)
+        method.check_rank(self.wanted)
         self.rank = guessed(self.wanted, source.rows, source.columns)
         check_rank(self.rank, source)
-        if isinstance(asked.method, Auto):
-            width = asked.method.columns(self.rank, source.columns, True)
+        if isinstance(method, Auto):
+            width = method.columns(self.rank, source.columns, True)
             how = asked.workers, self.rank, width, self.tol, asked.center, asked.scale
-            self.choice = asked.method.choose(problem_of(source, self.home, *how))
+            self.choice = method.choose(problem_of(source, self.home, *how))
             if not self.choice.rounds and asked.tol is None:  # not certified, unless asked for
                 self.tol = 0.0
         else:
-            self.choice = Choice(asked.method, "asked for", ROUNDS)
+            self.choice = Choice(method, "asked for", ROUNDS)
         self.method = self.choice.method
         own = OWN_ROUNDS if asked.chosen and self.tol else ROUNDS
         self.rounds = asked.max_rounds or own
@@ -191,9 +197,11 @@ class Run:
         checked = asked.checkpoint is not None
         self.columns, self.checksum = described(self, checked)
         foreseen = self.method.products(self.rounds)
+        self.home.trace = self.columns.trace(source.rows)
         ready = prepare(self.engine, self.columns, foreseen, self.width)
+        noise = ready.noise + self.home.rounding
         eps = float(np.finfo(source.dtype).eps)
-        self.share = share_of(self.wanted, self.columns, source.rows, eps, ready.noise)
+        self.share = share_of(self.wanted, self.columns, source.rows, eps, noise)
         if self.share is not None:
             self.rank = self.method.first_rank(source.columns, self.share.limit)
             self.width = self.method.columns(self.rank, source.columns, True)
@@ -204,7 +212,7 @@ class Run:
             certainty=asked.certainty,
             trace=self.columns.trace(source.rows),
             eps=eps,
-            noise=ready.noise,
+            noise=noise,
             max_rounds=self.rounds,
             max_bytes=asked.budget.bytes or float("inf"),
             max_seconds=asked.budget.seconds or float("inf"),
@@ -306,16 +314,10 @@ class Run:
         self.run["certificate"] = plain(outcome.certificate) if about else None
         self.display.stage("singular values")
         self.engine.phase = "factors"
-        found = factors(
-            self.engine,
-            basis,
-            self.rank,
-            gram=self.method.squares,
-            variance=not asked.center,
-            far=self.columns.is_far(source.rows),
-        )
+        found = self.factors(basis)
         shape = source.rows, source.columns
         squared = reason == "residual" or (reason == "exact" and self.method.squares and self.tol)
+        squared = squared or self.home.only_sums
         if squared and is_graded(found.singular_values, shape, source.dtype):
             outcome = replace(outcome, reason="rounding")
             self.run["reason"] = conclude(self.method, outcome, self.tol)
@@ -328,6 +330,14 @@ class Run:
         if self.retrying.missing:
             self.run |= {"reason": "degraded", "degraded": self.retrying.lost_rows(), "reach": None}
         return self.result(found, basis, U)
+
+    def factors(self, basis: Array) -> Factors:
+        """Singular values and vectors within the span of a basis."""
+        variance, rows = not self.asked.center, self.source.rows
+        if self.home.only_sums:
+            return summed_factors(self.engine, basis, self.rank, self.columns, rows, variance)
+        gram, far = self.method.squares, self.columns.is_far(rows)
+        return factors(self.engine, basis, self.rank, gram=gram, variance=variance, far=far)
 
     def result(self, found: Factors, basis: Array, U: Array | None) -> Result:
         """Put everything together, in the type of the data."""

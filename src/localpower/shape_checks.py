@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from localpower.core.errors import DataError, DataHint, warn
 from localpower.data.source import Source
-from localpower.methods import Method
+from localpower.methods import Auto, Method
+from localpower.methods.base import REGISTRY
 from localpower.worker.shard import is_sparse
 
 WIDE = 10, 1000  # columns per row, and columns, from which a transposed matrix is suspected
@@ -40,3 +41,32 @@ def check_fit(method: Method, width: int, source: Source) -> None:
             f"{n} rows of {d} columns: if the samples are in columns, give the transpose",
             DataHint,
         )
+
+
+def check_sums(scale: str | None, return_u: bool, checkpoint: bool, degrade: bool) -> None:
+    """Refuse what takes more than sums over all shards, where nothing else may be seen."""
+    refused = {
+        f"scale={scale!r} needs extremes of columns: take scale='std', or scale the rows before": (
+            scale in ("max", "minmax")
+        ),
+        "return_u needs one row for each row of the data: project rows where they are": return_u,
+        "checkpoint= needs a checksum of the rows: leave it out": checkpoint,
+        "on_loss='degrade' would show a lost shard as a difference: leave it out": degrade,
+    }
+    for what, applies in refused.items():
+        if applies:
+            raise ValueError(f"this engine shows sums over all shards only, and {what}")
+
+
+def method_for_sums(method: Method) -> Method:
+    """The form of a method that works with sums."""
+    if isinstance(method, Auto):
+        return method
+    found = method.for_sums()
+    if found is None:
+        known = [name for name, form in REGISTRY.items() if form.build().for_sums() is not None]
+        raise ValueError(
+            f"method='{method}' needs replies of single shards, and this engine shows sums over "
+            f"all shards only: take 'auto', {', '.join(map(repr, known))}, in float64"
+        )
+    return found

@@ -31,7 +31,7 @@ from localpower.cli.options import (
     as_cli_wording,
     reading_of,
 )
-from localpower.cli.ranks import JOBS, RANK, take_own_files
+from localpower.cli.ranks import JOBS, RANK, led, take_own_files
 from localpower.cli.study import add_study
 from localpower.cli.table import Table, discard_output
 from localpower.comparison import compare
@@ -256,6 +256,7 @@ def _rows(options: argparse.Namespace, display: Progress, model: Result | None =
     )
 
 
+@led
 def plan_(options: argparse.Namespace) -> None:
     """``localpower plan``."""
     shape = re.fullmatch(r"(\d+)x(\d+)", options.data[0]) if len(options.data) == 1 else None
@@ -268,6 +269,8 @@ def plan_(options: argparse.Namespace) -> None:
         "flops": options.flops,
         "center": options.center,
         "scale": options.scale,
+        "engine": options.engine,
+        "measure": options.measure,
     }
     if shape is not None:
         for name in (*READING, "cache"):

@@ -223,6 +223,8 @@ def add_plan(commands: Any, run: Any) -> None:
         help=f"of a hop; or {_names(NETWORKS)}")  # fmt: skip
     add("--bandwidth", type=float, metavar="RATE", help="bytes a second")
     add("--flops", type=float, default=FLOPS, metavar="RATE", help=f"of one worker ({FLOPS:.0e})")
+    add("--measure", action="store_true", help="measure these on the engine, once")
+    add("--engine", metavar="NAME", help="as of fit (threads); what was measured on it is kept")
     _add_columns(command)
     command.rare(command, "--width", type=int, metavar="R",
                  help="columns that are iterated (K + 5)")  # fmt: skip

@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 from localpower.core.errors import DataHint, warn
+from localpower.engines.registry import connect
 
 RANK = "{rank}"  # in a path: the number of this process in an MPI job
 JOBS = ("PMI_RANK", "PMI_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+
+
+def led(command: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
+    """Open ``--engine mpi`` on all ranks: rank 0 runs the command, and the others serve it."""
+
+    @wraps(command)
+    def run(options: argparse.Namespace) -> None:
+        if options.engine != "mpi":
+            command(options)
+            return
+        engine: Any = connect("mpi")
+        with engine:
+            if engine.rank:
+                engine.serve()
+                return
+            options.engine = engine
+            command(options)
+
+    return run
 
 
 def take_own_files(options: argparse.Namespace) -> bool:

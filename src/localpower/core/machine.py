@@ -19,6 +19,15 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def cache_folder() -> Path:
+    """Where the user's files are kept: ``$XDG_CACHE_HOME/localpower``, or ``~/.cache/localpower``.
+
+    Downloads, and what was measured of engines.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "localpower"
+
+
 def available() -> int:
     """Bytes that this process can still take, under the limits that it runs with."""
     left = [_free(), *_control_groups(), _address_space()]

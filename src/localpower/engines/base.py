@@ -13,6 +13,7 @@ import numpy as np
 
 from localpower.core.errors import EngineError, WorkerLost
 from localpower.core.linalg import fold
+from localpower.engines.calibration import Speeds, recalled, remember, time_products
 from localpower.worker.shard import EngineBlock, OpenBlock, Shard
 from localpower.worker.tasks import Task
 
@@ -28,13 +29,17 @@ class Engine(ABC):
     again replaces the shards. No call waits longer than `deadline` seconds for a reply, if that is
     set, and of adopted rows no more than `memory` bytes are kept, if that is. `latency` (seconds of
     a hop), `bandwidth` (bytes a second) and `flops` (operations a second of a worker) are what the
-    automatic choice of a method reckons with; set them if you know better.
+    automatic choice of a method reckons with: `measure` sets them, or you do. `address` is what the
+    engine was connected by.
     """
 
+    only_sums = False  # whether nothing but sums of replies over all shards can be seen
+    trace = 0.0  # of AᵀA of the rows as prepared, once it is known
+    address = ""
     shared = False  # whether all processes of a job make the same calls, each with its own rows
     latency = 1e-4
     bandwidth = 5e9
-    flops = 3e10
+    flops = 6e10
     deadline: float | None = None
     memory: float | None = None
     rows: Sequence[int] = ()
@@ -45,6 +50,11 @@ class Engine(ABC):
     @abstractmethod
     def size(self) -> int:
         """How many shards are worked on at the same time."""
+
+    @property
+    def rounding(self) -> float:
+        """What adding in whole numbers may do to products, in the spectral norm."""
+        return 0.0
 
     def place(self, shards: Sequence[Shard]) -> None:
         """Bring the shards to their workers, once."""
@@ -95,6 +105,36 @@ class Engine(ABC):
             yield
         finally:
             lock.release()
+
+    def measure(self, again: bool = False) -> Speeds:
+        """Time hops, messages and products, once, and reckon with that from now on.
+
+        It takes about a second, and rows that the engine holds are gone. What is found is kept for
+        the address that the engine was connected by, and is used by whoever connects it `again`.
+
+        Parameters
+        ----------
+        again
+            Measure even if that was done before.
+
+        Returns
+        -------
+        Speeds
+            Seconds of a hop, `latency`; bytes a second, `bandwidth`; operations a second, `flops`.
+        """
+        found = None if again else recalled(self.address)
+        if found is None:
+            with self.exclusive():
+                found = time_products(self)
+            remember(self.address, found)
+        self.reckon_with(found)
+        return found
+
+    def reckon_with(self, speeds: Speeds | None) -> None:
+        """Take over what was measured, if anything was."""
+        if speeds is not None:
+            self.latency, self.bandwidth = speeds.latency, speeds.bandwidth
+            self.flops = speeds.flops
 
     def heal(self, numbers: Sequence[int]) -> None:
         """Make these shards usable after a round that failed: bring back those that were lost.

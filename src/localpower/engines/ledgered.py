@@ -24,6 +24,7 @@ class Ledgered(Engine):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.latency, self.bandwidth, self.flops = engine.latency, engine.bandwidth, engine.flops
+        self.only_sums = engine.only_sums
         self._rounds: list[Round] = []
         self._first: list[dict[str, Any]] = []
         self._last: deque[dict[str, Any]] = deque(maxlen=KEPT)

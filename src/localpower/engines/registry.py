@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from localpower.core.errors import DataHint, MissingExtra, warn
 from localpower.engines.base import Engine
+from localpower.engines.calibration import recalled
 
 Kind = type | tuple[str, str]  # of what users have open: a class, or its package and name
 
@@ -40,6 +41,7 @@ _ENGINES = "localpower.engines"
 ROWS = {
     "inline": Row(f"{_ENGINES}.inline:Inline"),
     "threads": Row(f"{_ENGINES}.threads:Threads", takes_workers=True),
+    "ring": Row(f"{_ENGINES}.ring:InlineRing"),
     "processes": Row(f"{_ENGINES}.processes:Processes", takes_workers=True),
     "dask": Row(
         f"{_ENGINES}.dask:Dask",
@@ -125,17 +127,10 @@ def connect(address: Any) -> Engine:
     """
     if isinstance(address, Engine):
         return address
-    if isinstance(address, str):
-        name, colon, rest = address.partition(":")
-        if rest.startswith("//"):
-            name = next((known for known, row in ROWS.items() if row.scheme == name), name)
-        row, size = ROWS.get(name), int(rest) if rest.isdecimal() else 0
-        if row and not colon:
-            return _factory(name)()
-        if row and row.takes_workers and size:
-            return _factory(name)(size=size)
-        if row and row.takes_address and rest.startswith("//"):
-            return _factory(name)(address=address)
+    if isinstance(address, str) and (engine := _connected(address)) is not None:
+        engine.address = address
+        engine.reckon_with(recalled(address))
+        return engine
     if opened := _open(address):
         return _factory(opened)(address=address)
     raise ValueError(
@@ -143,6 +138,21 @@ def connect(address: Any) -> Engine:
         "as in 'processes:4' or an address as in 'dask://host:8786' if wanted; an open Client, "
         "SparkSession or communicator; or an engine from localpower.connect"
     )
+
+
+def _connected(address: str) -> Engine | None:
+    """Make the engine of an address; None if there is none."""
+    name, colon, rest = address.partition(":")
+    if rest.startswith("//"):
+        name = next((known for known, row in ROWS.items() if row.scheme == name), name)
+    row, size = ROWS.get(name), int(rest) if rest.isdecimal() else 0
+    if row and not colon:
+        return _factory(name)()
+    if row and row.takes_workers and size:
+        return _factory(name)(size=size)
+    if row and row.takes_address and rest.startswith("//"):
+        return _factory(name)(address=address)
+    return None
 
 
 def at_hand(engine: Any, owner: str | None) -> Any:

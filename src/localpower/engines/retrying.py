@@ -52,6 +52,7 @@ class Retrying(Engine):
     def __init__(self, engine: Engine, retries: int = 2, on_loss: str = "stop") -> None:
         self._engine = engine
         self.latency, self.bandwidth, self.flops = engine.latency, engine.bandwidth, engine.flops
+        self.only_sums = engine.only_sums
         self._retries, self._on_loss = retries, on_loss
         self._round = 0
         self._last: dict[int, tuple[Array, Array]] = {}

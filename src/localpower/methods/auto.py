@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from localpower.core.text import size
@@ -46,31 +46,37 @@ class Auto(Method):
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         raise NotImplementedError("choose a method first")
 
-    def candidates(self) -> list[Method]:
+    def candidates(self, only_sums: bool = False) -> list[Method]:
         """Methods that are considered, with the options of this one that they have."""
         rounds = self.wire != "float64"
         own = {"width": self.width, "wire": self.wire}
         kinds = [form for form in REGISTRY.values() if form.kind.automatic]
-        return [
+        own_forms = [
             form.build(**{name: own[name] for name in form.options() if name in own})
             for form in kinds
             if not rounds or "wire" in form.options()
         ]
+        if not only_sums:
+            return own_forms
+        return [summing for form in own_forms if (summing := form.for_sums()) is not None]
 
     def choose(self, problem: Problem) -> Choice:
         """Take the cheapest way to the tolerance, and say what follows it."""
-        ranked = costs(problem, None, self.candidates())
+        candidates = self.candidates(problem.only_sums)
+        ranked = costs(problem, None, candidates)
         method, cost = ranked[0]
         why = explain([cost for _, cost in ranked])
         if problem.exceeds_rows(method):
             need = size(method.workspace(problem.columns, problem.width))
             fallback = LocalPower(width=self.width, wire=self.wire)
+            if problem.only_sums:
+                fallback = replace(fallback, align_at="worker")
             why = f"{fallback.name}: {method.name} would hold {need} besides the rows"
             return Choice(fallback, why, 0)
         if isinstance(method, TSQR):
             return Choice(method, why, cost.rounds)
         feasible = {type(other) for other, cost in ranked if cost.feasible}
-        possible = {type(own): own for own in self.candidates() if type(own) in feasible}
+        possible = {type(own): own for own in candidates if type(own) in feasible}
         others = [
             possible[kind]
             for kind in ((TSQR,) if method.exact else (LocalRitz, TSQR))
@@ -78,7 +84,9 @@ class Auto(Method):
             and not problem.exceeds_rows(possible[kind])
         ]  # fmt: skip
         few = problem.rows <= min(GRAM_COLUMNS, problem.columns)
-        if few and not method.exact:  # all eigenvectors of so few rows can be merged
+        if (
+            few and not method.exact and not problem.only_sums
+        ):  # all eigenvectors of so few rows can be merged
             merged = LocalRitz(start=f"merged:{problem.rows}", width=self.width, wire=self.wire)
             others = [merged]
         return Choice(method, why, cost.rounds, tuple(others))

@@ -204,6 +204,11 @@ class Method(ABC):
         """Whether it works where only sums of replies may be seen."""
         return False
 
+    def for_sums(self) -> Method | None:
+        """The form of it that works where only sums may be seen; None if there is none."""
+        exact = self.options().get("wire", "float64") == "float64"  # sums are whole numbers
+        return self if self.only_sums and exact else None
+
     @property
     def repeatable(self) -> bool:
         """Whether a later process can tell that it was given the same options."""

@@ -137,7 +137,7 @@ class BlockLanczos(Method):
         probed = problem.round("PowerSteps", block + probes, block + probes)
         early = min(rounds, max(2, rounds // 3))
         records = [plain] * early + [probed] * (rounds - early)
-        work = problem.product(wide) + wide / problem.width * round_flops(problem)
+        work = problem.product(wide + probes / problem.columns / 2) + round_flops(problem, wide)
         return Estimate(records, rounds * work)
 
 

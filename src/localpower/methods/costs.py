@@ -16,12 +16,16 @@ import numpy as np
 from localpower.core.ledger import Ledger, Round
 from localpower.core.linalg import Array
 from localpower.core.text import duration, size
+from localpower.engines.calibration import operations
 from localpower.methods.base import REGISTRY, Method
 
 READING = 1e9  # bytes a second that files are read with
 DECAY = 0.88  # of eigenvalues from one to the next, where nothing is known of them
 SMALL = 2000  # columns up to which all eigenvalues are taken
-READ = 40  # operations in the time in which an entry is brought from memory
+STATISTICS = 100  # operations in the time of an entry's part in the statistics of columns
+GRAM = 2.5  # times as many operations take the time of those that AᵀA is counted with
+TRIANGULAR = 8.0  # the same of triangles of rows
+ROUND = 1e8  # operations in the time of what the coordinator does in every round
 MOST_ROUNDS = 100_000
 START = 0.5  # size of each unwanted part in a random start, against the wanted ones
 TYPICAL = "typical: nothing is known of the spectrum"
@@ -32,7 +36,8 @@ LEAN = 1 << 30  # bytes of workspace from which it should not be many times what
 class Problem:
     """What is to be computed, where: rows of each shard, and entries of all that are not zero.
 
-    `stored` is how many bytes are read from files in every round, where they do not fit in memory.
+    `stored` is how many bytes are read from files in every round, where they do not fit in memory;
+    `only_sums` tells that nothing but sums of replies may be seen. So many shards are worked on `at_once`; all, if that is 0.
     """
 
     sizes: tuple[int, ...]
@@ -49,6 +54,8 @@ class Problem:
     bandwidth: float
     flops: float
     stored: float = 0.0
+    only_sums: bool = False
+    at_once: int = 0
 
     @property
     def rows(self) -> int:
@@ -57,12 +64,21 @@ class Problem:
 
     @property
     def share(self) -> float:
-        """Entries of the largest shard."""
-        return self.entries * max(self.sizes) / max(self.rows, 1)
+        """Entries of the largest shard, or of those that a worker has one after the other."""
+        return self.turns * self.entries * max(self.sizes) / max(self.rows, 1)
+
+    @property
+    def turns(self) -> int:
+        """How many shards a worker has."""
+        return -(-len(self.sizes) // (self.at_once or len(self.sizes)))
 
     def product(self, width: float) -> float:
         """Operations of a local product with so many columns; few are not faster than memory."""
-        return self.share * max(4 * width, READ)
+        return self.itemsize / 8 * operations(self.share, width)
+
+    def gram(self) -> float:
+        """Operations of ``A_iᵀA_i``."""
+        return self.itemsize / 8 * GRAM * self.columns * self.share
 
     def round(
         self,
@@ -214,7 +230,7 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
     seconds = (
         ledger.hops * problem.latency
         + (ledger.bytes_up + ledger.bytes_down) / problem.bandwidth
-        + (estimate.flops + problem.product(2 * problem.width)) / problem.flops
+        + (estimate.flops + _more_flops(problem, method)) / problem.flops
         + ledger.rounds * problem.stored / READING
     )
     m = len(problem.sizes)
@@ -230,6 +246,28 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
         note=note or estimate.note,
         ledger=ledger,
     )
+
+
+def eigen(order: float) -> float:
+    """Operations in the time of all eigenvectors of a symmetric matrix; small ones take longer."""
+    return 12.0 * order**3 + 5000.0 * order**2
+
+
+def orthonormal(rows: float, columns: float) -> float:
+    """Operations in the time of an orthonormal basis; of few columns they take longer."""
+    return rows * (80.0 * columns**2 + 3500.0 * columns)
+
+
+def _more_flops(problem: Problem, method: Method) -> float:
+    """Work of setup and factors: statistics; a product, and the triangle of that."""
+    r = problem.width if method.has_width else problem.rank
+    squared = method.squares and 4 * problem.columns <= max(problem.sizes)
+    work = 2 * ROUND + STATISTICS * problem.share
+    if not squared:
+        work += operations(problem.share, r / 2) + orthonormal(
+            problem.turns * max(problem.sizes), r
+        )
+    return work
 
 
 def _setup(problem: Problem) -> list[Round]:

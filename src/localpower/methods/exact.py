@@ -19,7 +19,7 @@ from localpower.core.linalg import EIGH_COLUMNS, Array, lanczos, pad_basis, svd
 from localpower.core.share import Reach, Share
 from localpower.engines.base import Engine
 from localpower.methods.base import FIRST, Method, Start
-from localpower.methods.costs import Decay, Estimate, Problem
+from localpower.methods.costs import ROUND, TRIANGULAR, Decay, Estimate, Problem, eigen
 from localpower.methods.state import State
 from localpower.worker.replies import unpacked
 from localpower.worker.tasks import GramTriangle, LocalTriangle
@@ -99,7 +99,7 @@ class Gram(_Exact):
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """One round of triangles, and the eigenvectors."""
         d = problem.columns
-        flops = d * problem.share + (len(problem.sizes) - 1) * d**2 + 9.0 * d**3
+        flops = ROUND + problem.gram() + 10 * len(problem.sizes) * d**2 + eigen(d) / 2
         records = [problem.round("GramTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
         note = "half the digits of small singular values"
         return Estimate(records, flops, note, problem.tol >= LARGEST_LOSS)
@@ -118,9 +118,9 @@ class TSQR(_Exact):
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """One round of triangles, merged pair by pair."""
         d = problem.columns
-        merges = (len(problem.sizes) - 1) * 10 / 3 * d**3
+        merges = (len(problem.sizes) - 1) * TRIANGULAR * 10 / 3 * d**3
         records = [problem.round("LocalTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
-        return Estimate(records, 2 * d * problem.share + merges + 9.0 * d**3)
+        return Estimate(records, ROUND + 2 * TRIANGULAR * d * problem.share + merges + eigen(d))
 
 
 def gram(engine: Engine, rank: int, share: Share | None = None) -> Iterator[State]:

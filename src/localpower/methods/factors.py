@@ -18,6 +18,7 @@ from localpower.core.linalg import Array, svd
 from localpower.engines.base import Engine
 from localpower.methods.scaling import Columns
 from localpower.worker.replies import Factor, Rows, unpacked
+from localpower.worker.sum_tasks import SmallGram
 from localpower.worker.tasks import LeftVectors, Scatter, Triangle
 
 ZERO = 32  # units of eps·√n of the largest singular value, up to which one is zero
@@ -59,7 +60,7 @@ def factors(
     R = [reply.R for reply in replies]
     P, S, Wt = svd(np.vstack(R))
     V = basis @ Wt[:rank].T
-    signs = np.array([np.where(v[np.abs(v).argmax()] < 0, -1, 1) for v in V.T], V.dtype)
+    signs = largest_positive(V)
     V *= signs
     blocks = split_rows(P[:, :rank] * signs, R)
     return Factors(
@@ -68,6 +69,26 @@ def factors(
         left=Scatter([LeftVectors(basis, block) for block in blocks]),
         variance=_variance(replies, Wt[:rank].T) if variance else None,
     )
+
+
+def summed_factors(
+    engine: Engine, basis: Array, rank: int, how: Columns, rows: int, variance: bool = False
+) -> Factors:
+    """The same from ``Zᵀ(AᵀA)Z``, where only sums may be seen: values have half of the digits."""
+    basis = np.ascontiguousarray(basis)
+    H = engine.sum(SmallGram(basis)).small
+    squares, W = np.linalg.eigh((H + H.T) / 2)
+    squares, W = np.maximum(squares[::-1][:rank], 0.0), W[:, ::-1][:, :rank]
+    V = basis @ W
+    V *= largest_positive(V)
+    own = squares / max(rows, 1) - np.square(how.mean @ V)
+    none: Scatter[Rows] = Scatter(())
+    return Factors(np.sqrt(squares), V, none, np.maximum(own, 0.0) if variance else None)
+
+
+def largest_positive(V: Array) -> Array:
+    """Signs that make the entry of largest magnitude of each column positive."""
+    return np.array([np.where(v[np.abs(v).argmax()] < 0, -1, 1) for v in V.T], V.dtype)
 
 
 def _variance(replies: Sequence[Factor], W: Array) -> Array:

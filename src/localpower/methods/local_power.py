@@ -31,7 +31,8 @@ from localpower.methods.base import (
     width_option,
     wire_option,
 )
-from localpower.methods.costs import MOST_ROUNDS, Decay, Estimate, Problem
+from localpower.methods.costs import MOST_ROUNDS, ROUND, Decay, Estimate, Problem
+from localpower.methods.costs import orthonormal as orthonormal_flops
 from localpower.methods.rounding import WireRounding
 from localpower.methods.schedule import Adaptive, Function, Schedule, constant, parse, read, settled
 from localpower.methods.state import Doubt, State
@@ -118,6 +119,10 @@ class LocalPower(Method):
         """Nobody can compare functions of two processes."""
         return not callable(self.schedule)
 
+    def for_sums(self) -> Method | None:
+        """Workers align."""
+        return super(LocalPower, replace(self, align_at="worker")).for_sums()
+
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         schedule = parse(self.schedule, self.steps)
         return _iterate(engine, start, schedule, self.align, self.align_at, self.wire)
@@ -135,7 +140,7 @@ class LocalPower(Method):
         many = min(2, rounds)
         records = [problem.round("PowerSteps", block, 3 * block)] * many
         records += [problem.round("PowerSteps", block, block)] * (rounds - many)
-        flops = (rounds + STEPS) * problem.product(problem.width)
+        flops = (rounds + STEPS) * problem.product(problem.width) + rounds * _round_flops(problem)
         return Estimate(records, flops, reaches=rounds < MOST_ROUNDS)
 
 
@@ -167,7 +172,7 @@ class PowerIteration(Method):
         """Rounds of one product."""
         rounds, block = decay.power(), problem.columns * problem.width
         records = [problem.round("PowerSteps", block, block)] * rounds
-        flops = rounds * problem.product(problem.width)
+        flops = rounds * (problem.product(problem.width) + _round_flops(problem))
         return Estimate(records, flops, reaches=rounds < MOST_ROUNDS)
 
 
@@ -186,6 +191,10 @@ class OneShot(Method):
     def only_sums(self) -> bool:
         """Only where workers align."""
         return self.align_at == "worker" or self.align == "none"
+
+    def for_sums(self) -> Method | None:
+        """Workers align."""
+        return super(OneShot, replace(self, align_at="worker")).for_sums()
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         schedule = {0: self.steps}
@@ -409,3 +418,8 @@ def aligned(replies: Iterable[Product], rotate: str) -> Iterator[Product]:
     for product in to_first(pairs(), rotate):
         reply = exact.pop(0)
         yield Product(product, first=reply.first, probes=reply.probes, lost=reply.lost)
+
+
+def _round_flops(problem: Problem) -> float:
+    """Operations of the coordinator in a round: two bases."""
+    return ROUND + 2 * orthonormal_flops(problem.columns, problem.width)

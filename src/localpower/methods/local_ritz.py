@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from math import ceil, log
+from math import ceil, log, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,12 +24,12 @@ from localpower.methods.base import (
     width_option,
     wire_option,
 )
-from localpower.methods.costs import Decay, Estimate, Problem
+from localpower.methods.costs import GRAM, ROUND, Decay, Estimate, Problem, eigen, orthonormal
 from localpower.methods.model import enough, pairs_to_send
 from localpower.methods.ritz import MERGED, MODELLED, PROPOSALS, STARTS, RitzState, local_ritz
 from localpower.methods.search import RESTART
 from localpower.methods.state import State
-from localpower.worker.local_matrix import GRAM_COLUMNS
+from localpower.worker.local_matrix import DUAL_ENTRIES, GRAM_COLUMNS, OVERSAMPLED, PASSES
 
 FORMS = (4, 8, 32)  # the same: other choices that a plan has
 MERGED_ERROR = 0.03  # sine that a merged start leaves, times (σ_{w+1}/σ_k)^1.5
@@ -72,7 +72,9 @@ class _Ritz(Method):
         return (6 + 2 * RESTART + 2 * (MODELLED if self.models else MERGED)) * columns * width * 8
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
-        """A merged start, a wide product, and narrow ones."""
+        """A merged start, a wide product, and narrow ones; or a random start."""
+        if start_of(self.start)[0] == "random":
+            return self._estimate_random(problem, decay)
         d, k, m = problem.columns, problem.rank, len(problem.sizes)
         rounded = problem.itemsize == 8 and self.wire != "float64"
         wide = self.wide(k, problem.width, d, rounded)
@@ -84,10 +86,19 @@ class _Ritz(Method):
         start = problem.round("LeadingFactor", 0, d * found / m)
         records = [start, *[problem.round("PowerSteps", d * first, d * first)] * min(1, rounds - 1)]
         records += [problem.round("PowerSteps", d * k, d * k)] * (rounds - 2)
-        alone = d * problem.share + 9.0 * d**3 if d <= GRAM_COLUMNS else 5 * problem.product(wide)
-        merges = m * (24.0 * d * wide**2 + 90.0 * wide**3)
+        alone = leading_flops(problem, wide)
+        merges = m * (60.0 * d * wide**2 + 200.0 * wide**3)
         flops = alone + merges + problem.product(first) + (rounds - 2) * problem.product(k)
         return Estimate(records, flops + rounds * round_flops(problem))
+
+    def _estimate_random(self, problem: Problem, decay: Decay) -> Estimate:
+        """Blocks of the full width, from Gaussian columns."""
+        degree = decay.degree(sqrt(decay.columns * decay.rank))
+        rounds = min(1 + ceil(degree), ceil(decay.columns / problem.width))
+        block = problem.columns * problem.width
+        records = [problem.round("PowerSteps", block, block)] * rounds
+        work = problem.product(problem.width) + round_flops(problem)
+        return Estimate(records, rounds * work)
 
     @property
     def models(self) -> bool:
@@ -159,6 +170,13 @@ class LocalRitz(_Ritz):
         """Whether what was merged is a model at the server, of which little is multiplied."""
         return self.proposal == "model"
 
+    def for_sums(self) -> Method | None:
+        """A random start; and proposals of all shards, as factors cannot be merged."""
+        if ":" in self.start:
+            return None
+        proposal = "all+residual" if self.models else self.proposal
+        return super(LocalRitz, replace(self, start="random", proposal=proposal)).for_sums()
+
     def forms(self, rank: int) -> tuple[Method, ...]:
         """More eigenpairs of each shard save rounds, fewer save bytes."""
         if self.start != "merged" or not self.models:
@@ -184,6 +202,12 @@ class BlockKrylov(_Ritz):
         """Not with a merged start."""
         return self.start == "random"
 
+    def for_sums(self) -> Method | None:
+        """A random start."""
+        if ":" in self.start:
+            return None
+        return super(BlockKrylov, replace(self, start="random")).for_sums()
+
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         return self._iterate(engine, start, "residual", 1)
 
@@ -199,9 +223,22 @@ def rounds_after_merging(decay: Decay, wide: int) -> int:
     return min(2 + ceil(degree), 2 + ceil((decay.columns - start) / decay.rank))
 
 
-def round_flops(problem: Problem) -> float:
-    """Operations of the coordinator in a round."""
-    return 8.0 * problem.columns * RESTART * problem.width**2
+def round_flops(problem: Problem, block: int | None = None) -> float:
+    """Operations of the coordinator in a round of a `block`, by default as wide as the answer."""
+    width = problem.width
+    return ROUND + 25.0 * problem.columns * RESTART**2 * width * (block or width)
+
+
+def leading_flops(problem: Problem, wide: int) -> float:
+    """Operations of a shard's leading eigenpairs: of AᵀA, AAᵀ, or by iteration."""
+    d, rows = problem.columns, max(problem.sizes)
+    if d <= GRAM_COLUMNS:
+        return problem.gram() + problem.turns * eigen(d)
+    if rows <= GRAM_COLUMNS and rows * d <= DUAL_ENTRIES:
+        return problem.turns * (GRAM * rows**2 * d + eigen(rows))
+    more = min(wide + OVERSAMPLED, d)
+    steps = problem.product(more) + problem.turns * orthonormal(d, more)
+    return (PASSES + 1) * steps
 
 
 def leading_values(engine: Engine, rank: int, width: int, rounds: int = 5) -> Array:

@@ -275,7 +275,7 @@ def _next_block(
     if not state.space.shape[1]:
         return state.start
     proposed = state.proposed
-    if proposed is None and proposal not in ("residual", "model"):
+    if proposed is None and proposal not in ("residual", "model") and not engine.only_sums:
         proposed = _exchange(engine, state, steps, rounding)
     eps = float(np.finfo(engine.dtype).eps)
     R = state.residuals[:, : state.block]

@@ -16,6 +16,7 @@ import numpy as np
 from localpower.core.linalg import Array
 from localpower.engines.base import Engine
 from localpower.worker.moments import FAR, SMALLEST, Exponents, Moments
+from localpower.worker.sum_tasks import Spread, Sums
 from localpower.worker.tasks import Describe, Prepare
 
 
@@ -215,7 +216,22 @@ def dividing(scale: Array | None) -> tuple[Array | float, int | Exponents]:
 
 def describe(engine: Engine, scale: str | None, checksum: bool = False) -> Moments:
     """Collect the statistics of all rows, with column extremes where `scale` needs them."""
+    if engine.only_sums:
+        return summed(engine)
     return engine.sum(Describe(scale in ("max", "minmax"), checksum))
+
+
+def summed(engine: Engine) -> Moments:
+    """The same from sums over all shards: of entries, then of deviations from their mean."""
+    sums = engine.sum(Sums())
+    rows = round(sums.rows)
+    mean = sums.first / max(rows, 1)
+    spread = engine.sum(Spread(mean))
+    rest = spread.first / max(rows, 1)
+    m2 = np.maximum(spread.second - rows * np.square(rest), 0.0)
+    nothing = np.empty(0)
+    stats = Moments(rows, 0, mean, m2, nothing, nothing, rest=rest).in_own_units()
+    return stats.in_units(int(np.max(stats.exponent, initial=SMALLEST)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from localpower.core.errors import DataError
+from localpower.core.machine import cache_folder
 from localpower.version import __version__
 
 if TYPE_CHECKING:
@@ -116,12 +117,6 @@ def data_set(name: str) -> DataSet:
     if name not in DATA_SETS:
         raise ValueError(f"unknown data set {name!r}; known are {', '.join(DATA_SETS)}")
     return DATA_SETS[name]
-
-
-def cache_folder() -> Path:
-    """Where downloads go: ``$XDG_CACHE_HOME/localpower``, or ``~/.cache/localpower``."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "localpower"
 
 
 def search_path(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from localpower.core.errors import WireError
 from localpower.core.ledger import Ledger, Round, parts
-from localpower.worker import replies, tasks
+from localpower.worker import replies, sum_tasks, tasks
 from localpower.worker.moments import Moments
 from localpower.worker.shard import Shard
 from localpower.worker.stored import Stored, StoredCSR, check_compressed
@@ -56,6 +56,8 @@ MESSAGES: dict[str, type] = {
         *(Moments, replies.Done, replies.Kernel, replies.Product, replies.Factor, replies.Rows),
         *(replies.Eigenvectors, replies.Proposal, replies.PackedSum, replies.PackedTriangle),
         *(tasks.LeadingFactor, replies.LowRank),
+        *(sum_tasks.Sums, sum_tasks.Spread, sum_tasks.SmallGram),
+        *(sum_tasks.ColumnSums, sum_tasks.SmallSum),
         *(Shard, Stored, StoredCSR, Ledger, Round),
     )
 }
