@@ -84,9 +84,7 @@ class Auto(Method):
             and not problem.exceeds_rows(possible[kind])
         ]  # fmt: skip
         few = problem.rows <= min(GRAM_COLUMNS, problem.columns)
-        if (
-            few and not method.exact and not problem.only_sums
-        ):  # all eigenvectors of so few rows can be merged
+        if few and not method.exact and not problem.only_sums:  # all their pairs can be merged
             merged = LocalRitz(start=f"merged:{problem.rows}", width=self.width, wire=self.wire)
             others = [merged]
         return Choice(method, why, cost.rounds, tuple(others))

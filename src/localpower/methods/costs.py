@@ -37,7 +37,8 @@ class Problem:
     """What is to be computed, where: rows of each shard, and entries of all that are not zero.
 
     `stored` is how many bytes are read from files in every round, where they do not fit in memory;
-    `only_sums` tells that nothing but sums of replies may be seen. So many shards are worked on `at_once`; all, if that is 0.
+    `only_sums` tells that nothing but sums of replies may be seen. So many shards are worked on
+    `at_once`; all, if that is 0.
     """
 
     sizes: tuple[int, ...]
