@@ -9,6 +9,7 @@
     │   ├── WorkerLate                a worker did not reply within the deadline
     │   └── WorkerFailed              a worker is there, but its task raised
     ├── WireError                     a message that does not follow the format
+    ├── SiteRefused                   a site's policy does not allow what was asked of it
     └── MissingExtra (ImportError)    an optional library is not installed
 
     DataHint (UserWarning)            rows that may not be what was meant: a label as a feature
@@ -58,6 +59,10 @@ class WorkerFailed(EngineError):
 
 class WireError(LocalPowerError):
     """A message does not follow the wire format."""
+
+
+class SiteRefused(LocalPowerError):
+    """A site does not answer a question; the message names the site, its reason and the remedy."""
 
 
 class MissingExtra(LocalPowerError, ImportError):

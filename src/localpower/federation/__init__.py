@@ -1,0 +1,1 @@
+"""Institutions that do not pool their rows: site agents, policies, secure sums, privacy."""
