@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,13 +25,13 @@ from dask.array import blockwise
 from dask.base import is_dask_collection
 from dask.delayed import Delayed, delayed
 from dask.sizeof import sizeof
-from distributed import Client, Future, KilledWorker
+from distributed import Future, KilledWorker
 
 from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.ledger import regular
 from localpower.core.linalg import FAN_IN
 from localpower.engines import dask_cluster
-from localpower.engines.blas import one_thread_in_worker
+from localpower.engines.blas import OneThreadHost
 from localpower.engines.cluster import grouped, late, listed
 from localpower.engines.dask_cluster import DaskWorkers, resource
 from localpower.worker.host import Failure, ShardHost, describe, result_of
@@ -69,20 +69,16 @@ class Block:
 
 def _hold(rows: Any, shard: Shard, persisting: Task[Any] | None, kept: bool = True) -> State:
     """Take rows in, aligned once: those that come over the network are not, nor may others be."""
-    host = ShardHost(WHERE, kept)
+    host = OneThreadHost(WHERE, kept)
     if isinstance(rows, Failure):
         return host, rows
     whole = replace(shard, pieces=regular(rows.pieces))
-    with one_thread_in_worker():
-        return host, host.hold(0, whole, persisting=regular(persisting))
+    return host, host.hold(0, whole, persisting=regular(persisting))
 
 
 def _run(state: State, task: Task[Any]) -> Any:
     host, held = state
-    if not host.numbers():
-        return held
-    with one_thread_in_worker():
-        return host.run(0, regular(task))
+    return host.run(0, regular(task)) if host.numbers() else held
 
 
 def _change(state: State, task: Task[Any]) -> State:
@@ -104,8 +100,7 @@ def _same(reply: Any) -> Any:
 
 
 def _added(replies: list[Any]) -> Any:
-    with one_thread_in_worker():
-        return ShardHost(WHERE).add(replies)
+    return OneThreadHost(WHERE).add(replies)
 
 
 def _opened(
@@ -122,7 +117,7 @@ def _opened(
             )
         return rows
 
-    opened: LoadedBlock | Failure = ShardHost(WHERE).attempt(work)
+    opened: LoadedBlock | Failure = OneThreadHost(WHERE).attempt(work)
     return opened
 
 
@@ -145,10 +140,6 @@ class Dask(DaskWorkers):
 
     latency = 3e-2
     bandwidth = 3e8
-
-    def __init__(self, address: str | Client | None = None, size: int | None = None) -> None:
-        super().__init__(address, size)
-        self._release()
 
     def takes(self, data: Any) -> bool:
         if listed(data, Future | Delayed):
@@ -194,9 +185,7 @@ class Dask(DaskWorkers):
         try:
             self._lasting |= self._send({n: t for n, t in self._persisting.items() if n in frames})
             again = {n: self._lasting.get(n) for n in kept}
-            workers = self._workers()
-            well = workers.keys() - self._silent or workers.keys()
-            homes = sorted(well, key=lambda address: str(workers[address]["name"]).zfill(9))
+            homes = self._homes()
             states = self._each(_hold, self._rows(kept, homes), frames, again, homes=homes)
             self._states |= states
             for held in self._taken([*self._each(_reply, states).values()]):
@@ -218,28 +207,16 @@ class Dask(DaskWorkers):
         return self._taken(level)
 
     def _lost(self, numbers: Sequence[int]) -> set[int]:
-        """Tell which shards do not reply; workers that are silent, or busy with them, are left."""
+        """Tell which shards no worker has; those that hang, or are busy with them, are left."""
         self._await_workers()
-        lost = {n for n in numbers if self._kept(n)} - self._responsive(numbers)
-        if lost:
-            there = {n: future for n, future in self._states.items() if not _ended(future)}
-            keys = [future.key for future in there.values()]
-            held = self._call(partial(self.client.scheduler.who_has, keys=keys))
-            homes = {n: set(held.get(future.key, ())) for n, future in there.items()}
-            silent = self._unresponsive().union(*(homes[n] for n in lost & homes.keys()))
-            lost |= {n for n, home in homes.items() if home & silent}
-            self._set_aside(silent)
-        return lost
-
-    def _responsive(self, numbers: Iterable[int]) -> set[int]:
-        asked = {n: f for n in numbers if (f := self._states.get(n)) and not _ended(f)}
-        replies = self._each(_reply, asked)
-        end = monotonic() + dask_cluster.ANSWER
-        while monotonic() < end and (
-            waiting := [f for f in replies.values() if f.status in ("pending", "lost")]
-        ):
-            self._any(waiting, 0.1)
-        return {n for n, future in replies.items() if future.status == "finished"}
+        silent = self._unresponsive()
+        there = {n: future for n, future in self._states.items() if not _ended(future)}
+        keys = [future.key for future in there.values()]
+        held = self._call(partial(self.client.scheduler.who_has, keys=keys))
+        homes = {n: set(held.get(future.key, ())) for n, future in there.items()}
+        self._set_aside(silent)
+        gone = {n for n in numbers if self._kept(n) and not homes.get(n)}
+        return gone | {n for n, home in homes.items() if home & silent}
 
     def _kept(self, number: int) -> bool:
         block = self._handle(number)

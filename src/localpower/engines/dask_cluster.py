@@ -27,14 +27,14 @@ from localpower.core.errors import EngineError, WorkerLost
 from localpower.core.machine import cores
 from localpower.engines.blas import BLAS_THREADS
 from localpower.engines.cluster import ClusterEngine, late, lost
+from localpower.engines.registry import endpoints
 from localpower.engines.signals import to_its_end
 
 TICK = 0.5  # seconds between looks at the workers
 PATIENCE = 30.0  # seconds that workers may take to start, or to come back
-ANSWER = 5.0  # seconds in which a worker that is well replies
+ANSWER = 5.0  # seconds in which a worker that is well gets round to a small task
 HOST = {"host": "127.0.0.1", "dashboard": False}
 PRELOADED = "localpower.engines.dask"  # a worker counts as started when it has imported this
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # not on every system
 ENDED = (Status.closed, Status.failed)
 CLOSED = (
     "the Client of this engine is closed or its scheduler gone: start the cluster if need be, and "
@@ -53,7 +53,7 @@ class Starter(Nanny):
         process: Any = self.process
         if process is not None and process.status == Status.starting and process.pid:
             self.close_gracefully()  # nor shall it be started again
-            os.kill(process.pid, KILL)
+            os.kill(process.pid, signal.SIGKILL)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.stopped.wait(), ANSWER)
         return await super().close(*args, **options)
@@ -77,18 +77,15 @@ class DaskWorkers(ClusterEngine):
     listens on loopback only.
     """
 
-    def __init__(self, address: str | Client | None, size: int | None) -> None:
+    def __init__(self, address: str | Client | None = None, size: int | None = None) -> None:
         super().__init__()
         if isinstance(address, Client) and address.asynchronous:
             raise ValueError(
                 f"engine={address!r} is asynchronous: give a Client that was opened without "
                 "asynchronous=True, outside of coroutines, or its address as 'tcp://host:8786'"
             )
-        if isinstance(address, str) and not _has_port(address):
-            raise ValueError(
-                f"engine={address!r} is not the host and port of a scheduler: write it as in "
-                "'dask://host:8786' or 'tcp://host:8786'"
-            )
+        if isinstance(address, str):
+            endpoints(address, 8786)  # else there is no scheduler to look for
         if address is None and multiprocessing.current_process().daemon:
             raise EngineError(
                 "engine='dask' starts processes, which is not allowed in a daemonic one as this "
@@ -239,19 +236,14 @@ class DaskWorkers(ClusterEngine):
             sleep(0.1)
 
     def _unresponsive(self) -> set[str]:
-        workers = set(self._workers())
-
-        async def answers(address: str) -> set[str]:
-            with suppress(Exception):
-                asked = self.client.run(int, workers=[address], asynchronous=True)
-                await asyncio.wait_for(asked, ANSWER)
-                return {address}
-            return set()
-
-        async def all_answers() -> list[set[str]]:
-            return await asyncio.gather(*map(answers, workers))
-
-        return workers.difference(*self._submitted(all_answers()).result())
+        """Tell which workers do not get round to a small task: they hang, or are busy."""
+        asked = {at: self.client.submit(int, workers=[at], pure=False) for at in self._workers()}
+        end = monotonic() + ANSWER
+        while waiting := {at for at, future in asked.items() if future.status != "finished"}:
+            if monotonic() > end or waiting.isdisjoint(self._workers()):
+                break
+            sleep(0.1)
+        return waiting
 
     def _set_aside(self, silent: Collection[str]) -> None:
         """Do without workers: ours are killed, and others started; of the user's, others asked."""
@@ -260,25 +252,23 @@ class DaskWorkers(ClusterEngine):
         elif silent:
             for nanny in [*self._cluster.workers.values()]:
                 if nanny.worker_address in silent and (pid := nanny.pid):
-                    os.kill(pid, KILL)
+                    os.kill(pid, signal.SIGKILL)
             self._await_workers(silent)
 
+    def _homes(self) -> list[str]:
+        """Workers that tasks may run on: all but those set aside, unless there are no others."""
+        workers = self._workers()
+        well = workers.keys() - self._silent or workers.keys()
+        return sorted(well, key=lambda address: str(workers[address]["name"]).zfill(9))
+
     def _elsewhere(self) -> dict[str, Any]:
-        """Where tasks may run: anywhere but on workers that were set aside, if there are others."""
-        well = self._workers().keys() - self._silent if self._silent else ()
-        return {"workers": sorted(well)} if well else {}
+        """Where tasks run that have no home: Dask decides, unless workers were set aside."""
+        return {"workers": self._homes()} if self._silent else {}
 
 
 def resource(number: int) -> dict[str, int]:
     """Name what shards are pinned to a worker by."""
     return {f"localpower-{number}": 1}
-
-
-def _has_port(address: str) -> bool:
-    with suppress(ValueError):
-        parts = urlsplit(address)
-        return bool(parts.hostname and parts.port)
-    return False
 
 
 async def _awaited(function: Callable[[], Any]) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import ray
 
 from localpower.core.errors import EngineError
 from localpower.engines.registry import leave
-from localpower.engines.signals import on_termination, undisturbed
+from localpower.engines.signals import end, on_termination, undisturbed
 
 LONGEST = 27  # characters of a folder in which paths of Ray's sockets are short enough
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -150,7 +149,7 @@ def _settings(started: list[Any]) -> Iterator[None]:
 
 def _apart(started: list[Any]) -> Any:
     """Return what starts processes in sessions of their own, and notes them."""
-    usual: Any = getattr(ray._private.services, "ConsolePopen", subprocess.Popen)
+    usual: Any = ray._private.services.ConsolePopen
 
     def start(*args: Any, **options: Any) -> Any:
         process = usual.__new__(usual)
@@ -164,7 +163,6 @@ def _apart(started: list[Any]) -> Any:
 def _end(process: Any) -> None:
     """Kill a process and what it has started."""
     if getattr(process, "pid", None):
-        with suppress(ProcessLookupError, AttributeError):  # no group, or no system with groups
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
+        end(process)

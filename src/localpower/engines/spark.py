@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 from uuid import uuid4
@@ -22,16 +22,16 @@ from pyspark.serializers import CPickleSerializer, NoOpSerializer
 
 from localpower.core.errors import DataError, EngineError, WorkerLost
 from localpower.core.linalg import FAN_IN
-from localpower.engines.blas import one_blas_thread
-from localpower.engines.cluster import ClusterEngine, nbytes_of
-from localpower.engines.spark_session import Session, tell
-from localpower.worker.host import Failure, ShardHost, describe, result_of
+from localpower.engines.blas import OneThreadHost
+from localpower.engines.cluster import nbytes_of
+from localpower.engines.spark_session import SparkJobs, tell
+from localpower.worker.host import Failure, describe, result_of
 from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, Shard, cut, is_stored, nbytes
 from localpower.worker.tasks import Task
+from localpower.worker.vectors import BATCH, row_batches
 
 CHUNK = 1 << 23  # bytes of rows that travel as one element: Spark takes no more than 2 GB
 TOGETHER = 8  # of those in a task that brings rows to the executors
-BATCH = 1024  # rows that are made into one piece
 MOST = 64  # replies that may come to the coordinator at once, at least
 KEPT = 1 << 29  # bytes of rows of which a Python process keeps the matrices
 LARGE = 1 << 20  # bytes from which on a task is a broadcast variable of its own
@@ -43,22 +43,15 @@ WHERE = "on a Spark executor"
 FIRST = itemgetter(0)
 
 
-class Spark(ClusterEngine):
+class Spark(SparkJobs):
     """Runs a job a round; shard i is partition i of an RDD that is cached on the executors."""
 
     latency = 0.1
     bandwidth = 1e8
 
-    def __init__(self, address: Any = None, size: int | None = None) -> None:
-        super().__init__()
-        self._session = Session(address, size)
-        self._rows: Any = None
-        self._raw: Any = None
-        self._broken: EngineError | None = None
-
-    @property
-    def size(self) -> int:
-        return int(self._session.size)
+    _rows: Any = None  # the RDD, as elements and as bytes
+    _raw: Any = None
+    _broken: EngineError | None = None
 
     def takes(self, data: Any) -> bool:
         return any(
@@ -69,14 +62,13 @@ class Spark(ClusterEngine):
     def close(self) -> None:
         self._unpersist()
         super().close()
-        self._session.disconnect()
 
     def _gather(self, count: int, adopted: bool) -> None:
-        self._session.connect()
+        self._connect()
         self._broken, self._run, self._mark = None, uuid4().hex, 0  # how many tasks that persist
 
     def _open(self, data: Any, open_block: OpenBlock) -> Iterator[tuple[Any, Any]]:
-        self._session.connect()
+        self._connect()
         try:
             elements, names = _elements(data)
             self._persist(lambda: elements.mapPartitions(partial(_opened, open_block)))
@@ -110,8 +102,8 @@ class Spark(ClusterEngine):
     def _lost(self, numbers: Sequence[int]) -> Sequence[int]:
         """Wait until Spark works again; one that was started here is started anew if it died."""
         try:
-            limit, session = max(self.deadline or 0.0, HEALING), self._session
-            session.within(lambda: session.context.parallelize([0], 1).count(), limit)
+            limit = max(self.deadline or 0.0, HEALING)
+            self._within(lambda: self._context.parallelize([0], 1).count(), limit)
         except EngineError as error:
             self._restart(error)
         return ()
@@ -123,11 +115,12 @@ class Spark(ClusterEngine):
 
     def _restart(self, error: Exception) -> None:
         """After an error, start what was started here anew; if it was not, raise that error."""
-        if not self._session.started or self._handle(0) is not None:
+        if not self._ours or self._handle(0) is not None:
             raise error
         try:
-            self._session.disconnect()
-            self._session.connect()
+            self._stack.close()
+            self._context = None
+            self._connect()
             self._bring()
         except EngineError as new:
             self._rows, self._broken = None, new
@@ -152,12 +145,12 @@ class Spark(ClusterEngine):
         They are shuffled, as Spark would send parallelized ones anew with every task.
         """
         items = [
-            (number, (place, chunk))
+            (number, (place, LoadedBlock((chunk,))))
             for number, shard in enumerate(self._shards)
             for place, chunk in enumerate(_chunks(shard.pieces))
         ]
         slices = max(min(self.size, len(items)), -(-len(items) // TOGETHER))
-        pairs = self._session.context.parallelize(items, slices)
+        pairs = self._context.parallelize(items, slices)
         dealt = pairs.partitionBy(len(self._shards), _itself)
         return dealt.mapPartitions(lambda p: [c for _, c in sorted((c for _, c in p), key=FIRST)])
 
@@ -165,9 +158,9 @@ class Spark(ClusterEngine):
         def keep() -> None:
             self._rows = rows()._reserialize(PICKLE)  # one element, one frame of bytes
             self._rows.persist(LEVEL)
-            self._raw = RDD(self._rows._jrdd, self._session.context, NoOpSerializer())
+            self._raw = RDD(self._rows._jrdd, self._context, NoOpSerializer())
 
-        self._session.within(keep, self.deadline)
+        self._within(keep)
 
     def _unpersist(self) -> None:
         rows, self._rows, self._raw = self._rows, None, None
@@ -185,8 +178,7 @@ class Spark(ClusterEngine):
         letter: Any = {n: (task.for_shard(n), self._persisting.get(n)) for n in numbers}
         unlike = {id(each): each for pair in letter.values() for each in pair if each is not None}
         if sum(map(nbytes_of, unlike.values())) > LARGE:
-            broadcast = partial(self._session.context.broadcast, letter)
-            letter = self._session.within(broadcast, self.deadline)
+            letter = self._within(partial(self._context.broadcast, letter))
         try:
             yield Job(self._run, self._frames, letter, self._mark)
         finally:
@@ -202,20 +194,20 @@ class Spark(ClusterEngine):
         """
 
         def run() -> list[Any]:
-            pairs = self._raw.mapPartitionsWithIndex(ask)
+            pairs = self._raw.mapPartitionsWithIndex(partial(_answered, ask))
             for left in levels:
                 groups = pairs.partitionBy(left, lambda number: number // FAN_IN)
                 pairs = groups.mapPartitionsWithIndex(_fold)
             chosen = None if numbers is None else list(numbers)
-            return [reply for _, reply in self._session.context.runJob(pairs, _itself, chosen)]
+            return [reply for _, reply in self._context.runJob(pairs, _itself, chosen)]
 
-        return self._session.within(run, self.deadline)
+        return self._within(run)
 
 
 # What runs on executors.
 
 
-class Holder(ShardHost):
+class Holder(OneThreadHost):
     """The host of a Python process during a `run`; `marks` name the tasks that prepared shards."""
 
     def __init__(self, run: str = "") -> None:
@@ -239,14 +231,7 @@ class Job:
     letter: Any
     mark: int
 
-    def __call__(self, number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
-        with one_blas_thread():
-            reply = self._reply(number, frames)
-        for _ in frames:  # else Spark ends this process, with all matrices it keeps
-            pass
-        yield number, reply
-
-    def _reply(self, number: int, frames: Iterator[bytes]) -> Any:
+    def __call__(self, number: int, frames: Iterator[bytes]) -> Any:
         global _holder
         if _holder.name != self.run:
             _holder = Holder(self.run)
@@ -267,10 +252,16 @@ class Job:
         return reply
 
 
+def _answered(ask: Any, number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
+    """Have a partition answer, and take all of it: else Spark ends this process."""
+    reply = ask(number, frames)
+    for _ in frames:
+        pass
+    yield number, reply
+
+
 def _fold(number: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    replies = [reply for _, reply in sorted(pairs, key=FIRST)]
-    with one_blas_thread():
-        yield number, ShardHost(WHERE).add(replies)
+    yield number, OneThreadHost(WHERE).add([reply for _, reply in sorted(pairs, key=FIRST)])
 
 
 def _itself(item: Any) -> Any:
@@ -319,56 +310,21 @@ def _arrays(kind: str, rows: Iterator[Any]) -> Iterator[Any]:
 
 
 def _opened(open_block: OpenBlock, elements: Iterable[Any]) -> Any:
-    """Make pieces of a partition's elements; of vectors, many a piece.
-
-    What columns are called, where they have names, comes before.
-    """
-    names = None
+    """Make blocks of a partition's elements, that can travel; of vectors, many a block."""
     try:
-        plain = (e.vector if type(e).__name__ == "IndexedRow" else e for e in elements)
-        for kind, alike in groupby(plain, key=_kind):
-            while batch := list(islice(alike, 1 if kind == "block" else BATCH)):
-                rows = open_block(MAKERS[kind](batch))
-                if rows.names not in (None, names) and kind == "block":
-                    names = rows.names
-                    yield LoadedBlock((), names)
-                yield from _chunks(rows.pieces)
+        for _, _, given in row_batches(elements):
+            rows = open_block(given)
+            yield from (replace(rows, pieces=(chunk,)) for chunk in _chunks(rows.pieces))
     except Exception as error:  # Spark would try it again, and print it
         yield Failure.of(error, WHERE)
-
-
-def _kind(element: Any) -> str:
-    if type(element).__name__ == "SparseVector":
-        return "sparse"
-    is_row = isinstance(element, list | tuple)  # also one with a column that is called shape
-    return "row" if is_row or len(getattr(element, "shape", ())) != 2 else "block"
-
-
-def _stacked(vectors: Sequence[Any]) -> Any:
-    from scipy.sparse import csr_array
-
-    sizes = {vector.size for vector in vectors}
-    if len(sizes) > 1:
-        raise DataError(f"vectors of different lengths, {sorted(sizes)}; all need the same")
-    ends = np.cumsum([0, *(len(vector.indices) for vector in vectors)])
-    data = np.concatenate([vector.values for vector in vectors])
-    indices = np.concatenate([vector.indices for vector in vectors])
-    return csr_array((data, indices, ends), shape=(len(vectors), sizes.pop()))
-
-
-MAKERS: dict[str, Callable[[list[Any]], Any]] = {
-    "block": lambda batch: batch[0],
-    "sparse": _stacked,
-    "row": lambda batch: [row.toArray() if hasattr(row, "toArray") else row for row in batch],
-}
 
 
 def _loaded(number: int, frames: Iterable[bytes]) -> LoadedBlock:
     """Rows of a partition, of which all have the same columns."""
     where = f"partition {number} of the data"
     parts = [result_of(PICKLE.loads(frame)) for frame in frames]
-    names = {part.names for part in parts if isinstance(part, LoadedBlock)}
-    pieces = tuple(part for part in parts if not isinstance(part, LoadedBlock))
+    names = {part.names for part in parts} - {None}
+    pieces = tuple(piece for part in parts for piece in part.pieces)
     widths = {int(piece.shape[1]) for piece in pieces}
     if len(widths) > 1:
         raise DataError(f"{where} has rows of {sorted(widths)} columns; give all the same")
@@ -379,9 +335,6 @@ def _loaded(number: int, frames: Iterable[bytes]) -> LoadedBlock:
     return LoadedBlock(pieces, next(iter(names), None))
 
 
-def _measured(number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
+def _measured(number: int, frames: Iterator[bytes]) -> Any:
     """Tell what a partition is; its rows are kept on the way."""
-    found = ShardHost(WHERE).attempt(lambda: describe(_loaded(number, frames)))
-    for _ in frames:
-        pass
-    yield number, found
+    return OneThreadHost(WHERE).attempt(lambda: describe(_loaded(number, frames)))
