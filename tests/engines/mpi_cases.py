@@ -363,14 +363,10 @@ def alone():
 
 def room():
     """Rows in files stay in memory if those of all ranks of a machine fit."""
-    from localpower.engines.mpi import Joined, _keep
-    from localpower.worker.shard import EngineBlock
+    from localpower.engines.mpi import _keep
 
-    def part(stored, memory, host):
-        return Joined(EngineBlock(None, (1, 1), np.dtype(float), 1), stored, memory, host)
-
-    parts = [part(60, 100, "a"), part(60, 200, "a"), part(60, 100, "b")]
-    assert [_keep(each, parts) for each in parts] == ["block", "block", "run"]
+    parts = [(60, 100, "a"), (60, 200, "a"), (60, 100, "b")]  # bytes in files, memory, machine
+    assert _keep(parts) == ["block", "block", "run"]
 
 
 def large():

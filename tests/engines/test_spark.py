@@ -335,7 +335,7 @@ def test_a_python_process_keeps_matrices_up_to_a_limit_and_takes_all_it_is_sent(
 
     def ask(run, number, task, mark=0, persisting=None):
         sent = iter(frames)
-        job = module.Job(run, (empty,) * 3, {number: (task, persisting)}, mark)
+        job = module.Job(run, {number: (empty, task, persisting)}, mark)
         [(place, reply)] = module._answered(job, number, sent)
         assert place == number
         assert not list(sent)

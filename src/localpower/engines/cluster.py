@@ -142,9 +142,9 @@ def nbytes_of(task: Task[Any]) -> int:
     return weigh(task.task if isinstance(task, Measure) else task)[1]
 
 
-def grouped(parts: Sequence[T]) -> list[Sequence[T]]:
-    """Cut a sequence into groups of eight: those whose replies are added, as in `linalg.fold`."""
-    return [parts[at : at + FAN_IN] for at in range(0, len(parts), FAN_IN)]
+def grouped(parts: Sequence[T], size: int = FAN_IN) -> list[Sequence[T]]:
+    """Cut a sequence into groups: of eight, those whose replies are added, as in `linalg.fold`."""
+    return [parts[at : at + size] for at in range(0, len(parts), size)]
 
 
 def listed(data: Any, kinds: Any) -> list[Any]:

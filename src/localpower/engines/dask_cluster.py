@@ -9,8 +9,9 @@ import multiprocessing
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Collection
-from concurrent.futures import CancelledError
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import CancelledError, wait
 from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
@@ -19,11 +20,11 @@ from urllib.parse import urlsplit
 
 import dask.config
 import distributed
-from distributed import Client, Nanny, Scheduler
+from distributed import Client, KilledWorker, Nanny, Scheduler
 from distributed.core import Status
 from distributed.system import MEMORY_LIMIT
 
-from localpower.core.errors import EngineError, WorkerLost
+from localpower.core.errors import EngineError, WorkerFailed, WorkerLost
 from localpower.core.machine import cores
 from localpower.engines.blas import BLAS_THREADS
 from localpower.engines.cluster import ClusterEngine, late, lost
@@ -35,7 +36,8 @@ PATIENCE = 30.0  # seconds that workers may take to start, or to come back
 ANSWER = 5.0  # seconds in which a worker that is well gets round to a small task
 HOST = {"host": "127.0.0.1", "dashboard": False}
 PRELOADED = "localpower.engines.dask"  # a worker counts as started when it has imported this
-ENDED = (Status.closed, Status.failed)
+ENDED = (Status.closed, Status.failed)  # of a nanny
+FAILED = ("cancelled", "error")  # of a future
 CLOSED = (
     "the Client of this engine is closed or its scheduler gone: start the cluster if need be, and "
     "open another Client, or connect again"
@@ -169,27 +171,42 @@ class DaskWorkers(ClusterEngine):
             cluster = _dask.SpecCluster(scheduler=scheduler, silence_logs=logging.ERROR)
         self._cluster = self._stack.enter_context(cluster)
 
-    def _call(self, function: Callable[[], Any], home: str = "") -> Any:
-        """Wait for what a function promises: not beyond the deadline, nor if `home` is gone."""
-        end = math.inf if self.deadline is None else monotonic() + self.deadline
-        promise = self._submitted(_awaited(function))
+    def _call(
+        self, function: Callable[[], Any], home: str = "", futures: Sequence[Any] = ()
+    ) -> Any:
+        """Wait for what a function promises, which brings `futures` if they are given.
+
+        The deadline is for each of them. Nor is there anything to wait for if `home` is gone, if
+        one of them failed, or if workers are missing for long.
+        """
+        loop, limit = self.client.loop.asyncio_loop, self.deadline or math.inf
+        promise = asyncio.run_coroutine_threadsafe(_awaited(function), loop)
+        progress = complete = monotonic()
+        left = len(futures)
         try:
-            while True:
-                with suppress(TimeoutError):
-                    return promise.result(max(0.0, min(TICK, end - monotonic())))
-                if promise.done():
-                    return promise.result()
-                if monotonic() >= end:
-                    raise late("Dask", self.deadline)
+            while not wait([promise], max(0.0, min(TICK, progress + limit - monotonic()))).done:
+                now, waiting = monotonic(), sum(f.status != "finished" for f in futures)
+                if waiting < left:
+                    progress, complete, left = now, now, waiting
+                if now >= progress + limit:
+                    raise late("Dask workers", self.deadline)
                 if home and home not in self._workers():
                     raise self._gone(home)
-        except EngineError:
-            raise
-        except (CancelledError, OSError, RuntimeError) as error:  # the last, if there is no pool
-            sleep(TICK)  # until scheduler and client know, too, who is gone
-            raise self._gone(error) from error
+                if not (futures and self._missing()):
+                    complete = now
+                elif now > complete + PATIENCE:
+                    raise self._gone(f"no worker for more than {PATIENCE:g} s")
         finally:
             promise.cancel()
+        try:
+            return promise.result()
+        except Exception as error:
+            for future in (future for future in futures if future.status in FAILED):
+                raise self._why(future) from None
+            if not isinstance(error, CancelledError | OSError | RuntimeError):
+                raise
+            sleep(TICK)  # until scheduler and client know, too, who is gone
+            raise self._gone(error) from error
 
     def _gone(self, error: object) -> EngineError:
         """Return the error for a worker that is; or if so is the scheduler, for that."""
@@ -197,8 +214,15 @@ class DaskWorkers(ClusterEngine):
             return lost("a Dask worker that held shards is gone", error)
         return EngineError(f"{CLOSED} ({error})")
 
-    def _submitted(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.client.loop.asyncio_loop)
+    def _why(self, future: Any) -> EngineError:
+        """Return the error for a future that failed."""
+        if future.status == "cancelled":
+            return self._gone("what it held cannot be made again by Dask")
+        error = future.exception()
+        if isinstance(error, KilledWorker):
+            return self._gone(error)
+        lines = traceback.format_exception(type(error), error, future.traceback())
+        return WorkerFailed(f"a task failed on a Dask worker:\n{''.join(lines)}")
 
     def _workers(self) -> dict[str, Any]:
         """Tell what the scheduler knows of the workers that are there, by address."""

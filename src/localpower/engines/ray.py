@@ -21,6 +21,7 @@ import numpy as np
 import ray
 from ray import exceptions
 
+from localpower.core.ahead import ahead
 from localpower.core.errors import EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.linalg import FAN_IN
 from localpower.core.machine import cores
@@ -85,8 +86,7 @@ class Ray(ClusterEngine):
         except WorkerLost:
             if not ray.is_initialized() or alive():
                 raise
-            self._connect()
-            self._staff(len(self._shards))
+            self._gather(len(self._shards), adopted=True)
             self._hold(range(len(self._shards)))
 
     def close(self) -> None:
@@ -113,9 +113,6 @@ class Ray(ClusterEngine):
     def _gather(self, count: int, adopted: bool) -> None:
         self._connect()
         self._answers("forget", range(len(self._actors)), not adopted)
-        self._staff(count)
-
-    def _staff(self, count: int) -> None:
         missing = range(len(self._actors), min(self._size, count))
         self._actors += [ACTOR.remote() for _ in missing]
         for at in missing:
@@ -210,15 +207,9 @@ class Ray(ClusterEngine):
             argument = shared if mine is task else mine
             yield self._actor(number).run.remote(number, argument), number
 
-    def _replies(self, calls: Iterable[Call], ahead: int) -> Iterator[Any]:
-        """Yield what calls return; at most `ahead` of them are under way or not yet taken."""
-        waiting: deque[Call] = deque()
-        for call in calls:
-            waiting.append(call)
-            if len(waiting) > ahead:
-                yield self._reply(*waiting.popleft())
-        while waiting:
-            yield self._reply(*waiting.popleft())
+    def _replies(self, calls: Iterable[Call], count: int) -> Iterator[Any]:
+        """Yield what calls return; at most `count` of them are under way or not yet taken."""
+        return (self._reply(*call) for call in ahead(calls, count))
 
     def _reply(self, ref: Any, number: int) -> Any:
         try:

@@ -82,7 +82,7 @@ def at_hand(size: int) -> Iterator[None]:
 @contextmanager
 def _local(size: int) -> Iterator[str]:
     """Start a cluster of our own on this machine; in the end stop it and remove its files."""
-    usual, debugger = signal.getsignal(signal.SIGTERM), os.environ.get("PYTHONBREAKPOINT")
+    usual = signal.getsignal(signal.SIGTERM)
     handler = leave if usual is signal.SIG_DFL else usual
     where, short = tempfile.gettempdir(), os.path.join(os.sep, "tmp")
     where = short if len(where) > LONGEST and os.path.isdir(short) else where
@@ -105,9 +105,6 @@ def _local(size: int) -> Iterator[str]:
         yield mine
     finally:
         on_termination(usual)
-        os.environ.pop("PYTHONBREAKPOINT", None)  # which Ray has set
-        if debugger is not None:
-            os.environ["PYTHONBREAKPOINT"] = debugger
         with undisturbed():
             try:
                 if not mine or mine == node():  # else the user has ended it
@@ -134,15 +131,17 @@ def _settings(started: list[Any]) -> Iterator[None]:
         (parts.utils, "set_sigterm_handler", lambda handler: None),
     ]
     old = [(part, name, getattr(part, name)) for part, name, _ in changes if hasattr(part, name)]
-    new = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
-    os.environ.update(new)
+    usual = {name: os.environ.get(name) for name in (*ENVIRONMENT, "PYTHONBREAKPOINT")}
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     try:
         for change in changes:
             setattr(*change)
         yield
     finally:
-        for name in new:
+        for name, before in usual.items():
             os.environ.pop(name, None)
+            os.environ.update({} if before is None else {name: before})
         for change in old:
             setattr(*change)
 

@@ -23,10 +23,10 @@ from pyspark.serializers import CPickleSerializer, NoOpSerializer
 from localpower.core.errors import DataError, EngineError, WorkerLost
 from localpower.core.linalg import FAN_IN
 from localpower.engines.blas import OneThreadHost
-from localpower.engines.cluster import nbytes_of
+from localpower.engines.cluster import grouped, nbytes_of
 from localpower.engines.spark_session import SparkJobs, tell
 from localpower.worker.host import Failure, describe, result_of
-from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, Shard, cut, is_stored, nbytes
+from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, cut, is_stored, nbytes
 from localpower.worker.tasks import Task
 from localpower.worker.vectors import BATCH, row_batches
 
@@ -51,7 +51,6 @@ class Spark(SparkJobs):
 
     _rows: Any = None  # the RDD, as elements and as bytes
     _raw: Any = None
-    _broken: EngineError | None = None
 
     def takes(self, data: Any) -> bool:
         return any(
@@ -62,10 +61,11 @@ class Spark(SparkJobs):
     def close(self) -> None:
         self._unpersist()
         super().close()
+        self._context = None
 
     def _gather(self, count: int, adopted: bool) -> None:
         self._connect()
-        self._broken, self._run, self._mark = None, uuid4().hex, 0  # how many tasks that persist
+        self._run, self._mark = uuid4().hex, 0  # how many tasks that persist
 
     def _open(self, data: Any, open_block: OpenBlock) -> Iterator[tuple[Any, Any]]:
         self._connect()
@@ -80,17 +80,15 @@ class Spark(SparkJobs):
 
     def _hold(self, numbers: Sequence[int]) -> None:
         """Send rows to the executors, or take those that are there, and have them kept."""
-        self._frames = tuple(self._frame(number) for number in numbers)
         try:
             self._bring()
         except WorkerLost as error:
             self._restart(error)
 
     def _exchange(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Any]:
-        most = max(MOST, 4 * self.size)
         with self._job(task, numbers) as job:
-            for start in range(0, len(numbers), most):
-                yield from self._collected(job, numbers[start : start + most])
+            for some in grouped(numbers, max(MOST, 4 * self.size)):
+                yield from self._collected(job, some)
 
     def _partial_sums(self, task: Task[Any]) -> list[Any]:
         levels = [len(self.rows)]
@@ -110,34 +108,26 @@ class Spark(SparkJobs):
 
     def _check(self, numbers: Sequence[int]) -> None:
         super()._check(numbers)
-        if self._broken is not None:
-            raise self._broken
+        if self._rows is None:  # Spark died, and could not be started
+            self._connect()
+            self._bring()
 
     def _restart(self, error: Exception) -> None:
         """After an error, start what was started here anew; if it was not, raise that error."""
         if not self._ours or self._handle(0) is not None:
             raise error
-        try:
-            self._stack.close()
-            self._context = None
-            self._connect()
-            self._bring()
-        except EngineError as new:
-            self._rows, self._broken = None, new
-            raise
+        self._stack.close()
+        self._context = self._rows = None
+        self._check(())
 
     def _bring(self) -> None:
         handles = [self._handle(number) for number in range(len(self._shards))]
-        if handles[0] is None:
-            self._unpersist()
-            self._persist(self._sent)
-            return
-        rows = handles[0][0]
-        if [number for _, number in handles] != list(range(len(handles))):
+        rows = handles[0] and handles[0][0]  # an RDD, or None if they come from here
+        if rows is not None and handles != [(rows, number) for number in range(len(handles))]:
             raise EngineError("shards of Spark's own data can only be placed all, in their order")
-        if rows is not self._rows:
+        if rows is None or rows is not self._rows:
             self._unpersist()
-            self._persist(lambda: rows)
+            self._persist(self._sent if rows is None else lambda: rows)
 
     def _sent(self) -> Any:
         """Rows of the coordinator, in the partitions of their shards.
@@ -175,12 +165,13 @@ class Spark(SparkJobs):
         they share their arrays, and would be repeated with them otherwise.
         """
         self._mark += task.persists
-        letter: Any = {n: (task.for_shard(n), self._persisting.get(n)) for n in numbers}
-        unlike = {id(each): each for pair in letter.values() for each in pair if each is not None}
+        tasks = {n: (task.for_shard(n), self._persisting.get(n)) for n in numbers}
+        unlike = {id(each): each for pair in tasks.values() for each in pair if each is not None}
+        letter: Any = {n: (self._frame(n), *pair) for n, pair in tasks.items()}
         if sum(map(nbytes_of, unlike.values())) > LARGE:
             letter = self._within(partial(self._context.broadcast, letter))
         try:
-            yield Job(self._run, self._frames, letter, self._mark)
+            yield Job(self._run, letter, self._mark)
         finally:
             if isinstance(letter, Broadcast):
                 tell(letter.destroy)
@@ -223,11 +214,11 @@ _holder = Holder()
 class Job:
     """What a partition is asked, on the executor: called with its number and rows as bytes.
 
-    The `letter` has the task of each shard and the last one that persists, whose mark is `mark`.
+    The `letter` has each shard without its rows, its task, and the last one that persists, whose
+    mark is `mark`.
     """
 
     run: str
-    frames: tuple[Shard, ...]
     letter: Any
     mark: int
 
@@ -236,17 +227,16 @@ class Job:
         if _holder.name != self.run:
             _holder = Holder(self.run)
         letter = self.letter.value if isinstance(self.letter, Broadcast) else self.letter
-        task, persisting = letter[number]
+        frame, task, persisting = letter[number]
         ready = number in _holder.marks and (task.persists or _holder.marks[number] == self.mark)
         if not ready:
-            again = None if task.persists else persisting
-            rows = partial(_loaded, number, frames)
-            held = _holder.hold(number, self.frames[number], rows, again)
+            held = _holder.hold(number, frame, partial(_loaded, number, frames), persisting)
             if isinstance(held, Failure):
                 return held
         reply = _holder.run(number, task)
-        _holder.marks[number] = -1 if task.persists and isinstance(reply, Failure) else self.mark
-        if len(_holder.marks) > 1 and not ready and _holder.nbytes > KEPT:
+        _holder.marks[number] = self.mark
+        full = len(_holder.marks) > 1 and not ready and _holder.nbytes > KEPT
+        if full or isinstance(reply, Failure):  # after which it may be prepared in part
             _holder.drop(number)
             del _holder.marks[number]
         return reply

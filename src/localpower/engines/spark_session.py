@@ -60,18 +60,13 @@ class SparkJobs(ClusterEngine):
         self._gateway: Any = None  # to a Java process of our own
         self._connect()
 
-    def close(self) -> None:
-        super().close()
-        self._context = None
-
     def _connect(self) -> None:
         """Use what was given or is open in this process already; else start Spark."""
         if self._context is not None and self._context._jsc is not None:
             return
         mine = self._address is None or isinstance(self._address, str)
-        context = SparkContext._active_spark_context
-        if not mine:
-            context = getattr(self._address, "sparkContext", self._address)
+        open_here = SparkContext._active_spark_context
+        context = open_here if mine else getattr(self._address, "sparkContext", self._address)
         self._ours = context is None
         if context is None:
             context = self._start()
