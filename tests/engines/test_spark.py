@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse as sp
-from helpers import same_bits, started, with_spectrum
+from helpers import END, LONG, busy, ended, look, same_bits, started, until, with_spectrum
 
 import localpower as lp
 from localpower.data.partition import contiguous
@@ -77,10 +77,10 @@ def expected(workers=2):
 
 def workers():
     """Python processes of Spark: children of its daemon."""
-    every = started()
-    every = [p for p in every if p.status() != psutil.STATUS_ZOMBIE and p.name() != "java"]
+    every = [p for p in started() if look(p, "name") not in (None, "java")]
+    every = [p for p in every if look(p, "status") != psutil.STATUS_ZOMBIE]
     pids = {p.pid for p in every}
-    return [p for p in every if p.ppid() in pids]
+    return [p for p in every if look(p, "ppid") in pids]
 
 
 def jobs(engine):
@@ -295,7 +295,7 @@ def test_a_killed_process_is_made_good_by_spark(engine, tmp_path):
     place(engine)
     list(engine.map(CENTRED))
     for process in workers():
-        process.kill()
+        look(process, "kill")
     assert engine.sum(STEP).product.tobytes() == expected().tobytes()
     list(engine.map(Die(str(tmp_path / "dead")), [1]))  # in the middle of a task
     assert (tmp_path / "dead").exists()
@@ -361,8 +361,13 @@ import sys, numpy as np, psutil
 import localpower as lp
 from localpower.engines import spark
 A = np.random.default_rng(0).standard_normal((200, 8))
+def look(process, method, *args):
+    try:
+        return getattr(process, method)(*args)
+    except psutil.NoSuchProcess:  # it ended while it was looked at
+        return ()
 def java():
-    return next(p for p in psutil.Process().children() if p.name() == "java")
+    return next(p for p in psutil.Process().children() if look(p, "name") == "java")
 def same(a, b):
     return a.basis.tobytes() == b.basis.tobytes()
 def callback(record, state):
@@ -372,7 +377,7 @@ options = dict(method="local_power:steps=2", workers=2, max_rounds=3, center=Tru
 reference = lp.svd(A, 2, engine="inline", **options)
 with lp.connect("spark:2") as engine:
     ports = [c.laddr.ip for p in psutil.Process().children(recursive=True)
-             for c in p.net_connections("inet") if c.status == "LISTEN"]
+             for c in look(p, "net_connections", "inet") if c.status == "LISTEN"]
     assert ports and all(ip.endswith("127.0.0.1") for ip in ports), ports
     result = lp.svd(A, 2, engine=engine, callback=callback, **options)
     assert same(reference, result)
@@ -397,13 +402,13 @@ def test_the_death_of_java_is_made_good_and_a_stop_leaves_nothing(sign, tmp_path
     )
     pids = run.stdout.readline().split()
     assert pids, run.communicate()[1]
-    started = [psutil.Process(int(pid)) for pid in pids]
-    time.sleep(3)
+    started = [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]
+    busy(p for p in psutil.Process(run.pid).children(recursive=True) if look(p, "name") != "java")
     os.killpg(run.pid, sign) if sign == signal.SIGINT else run.send_signal(sign)
-    _, errors = run.communicate(timeout=60)
+    _, errors = run.communicate(timeout=LONG)
     assert ("KeyboardInterrupt" in errors) == (sign == signal.SIGINT)
     assert "\tat " not in errors
-    assert not psutil.wait_procs(started, timeout=10)[1]
+    assert ended(started)
     assert not list(folder.iterdir())
 
 
@@ -422,11 +427,10 @@ def test_a_stop_while_java_starts_leaves_nothing(sign, tmp_path):
         lines = [(p, " ".join(p.info["cmdline"] or ())) for p in every]
         return [p for p, line in lines if str(tmp_path) in line and "launcher.Main" not in line]
 
-    while not any(p.info["name"] == "java" for p in java()) and run.poll() is None:
-        time.sleep(0.05)
+    until(lambda: any(p.info["name"] == "java" for p in java()) or run.poll() is not None)
     run.send_signal(sign)
-    _, errors = run.communicate(timeout=120)
-    left = psutil.wait_procs(java(), timeout=10)[1]
+    _, errors = run.communicate(timeout=LONG)
+    left = psutil.wait_procs(java(), timeout=END)[1]
     for process in left:
         process.kill()
     assert run.returncode == (-sign if sign == signal.SIGINT else 128 + sign), errors
