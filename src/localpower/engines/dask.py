@@ -131,9 +131,10 @@ class Dask(DaskWorkers):
     bandwidth = 3e8
 
     def takes(self, data: Any) -> bool:
+        if listed(data, Future | Delayed):
+            return True
         of_dask = type(data).__module__.partition(".")[0] in ("dask", "dask_expr")
-        matrix = of_dask and is_dask_collection(data) and getattr(data, "ndim", 0) == 2
-        return matrix or bool(listed(data, Future | Delayed))
+        return of_dask and is_dask_collection(data) and getattr(data, "ndim", 0) == 2
 
     def _release(self) -> None:
         super()._release()
