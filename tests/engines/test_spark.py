@@ -205,6 +205,14 @@ def test_the_users_session_is_left_running_and_clean(engine, session):
     rows.unpersist()
 
 
+def test_data_that_are_adopted_take_the_place_of_the_last(engine, context):
+    with lp.connect("spark") as other:
+        before = set(context._jsc.getPersistentRDDs())
+        for _ in range(2):
+            other.adopt(context.parallelize([A], 1), load_block)
+        assert len(set(context._jsc.getPersistentRDDs()) - before) == 1
+
+
 def test_rows_that_cannot_be_used_are_data_errors(engine, session):
     context = session.sparkContext
     words = session.createDataFrame([(1.0, "a")], ["x", "name"])

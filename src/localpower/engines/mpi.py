@@ -127,8 +127,7 @@ class Mpi(ClusterEngine):
     def _hold(self, numbers: Sequence[int]) -> None:
         shards, own = self._shards, self._handle(0) is not None
         if own:
-            pairs = zip(shards, self._kept, strict=True)
-            shards = [replace(shard, pieces=(), keep=keep) for shard, keep in pairs]
+            shards = [replace(self._frame(n), keep=keep) for n, keep in enumerate(self._kept)]
         run, link = self._link.begin(), self._link
         parts = [tuple(shards[rank :: self.size]) for rank in range(self.size)]
         for rank, (stamp, _) in link.greetings.items():

@@ -34,6 +34,7 @@ HEAD = struct.Struct("<qq")  # before a frame: whose message it is, and how its 
 ALONE, ALL = range(2)  # sent to one rank, or broadcast
 ARRAYS = 10  # added to the tag of a message, for its arrays
 CHUNK = 1 << 30  # bytes of an array that are sent at once: counts of 32 bits are enough
+LOOKS = 16  # at what one waits for, before others get the processor
 SPIN, NAP = 5e-3, 2e-3  # seconds that one looks without a pause, and sleeps at most
 Watch = Callable[[], None] | None  # raises where there is nothing more to wait for
 AHEAD = 2  # messages that a rank has under way before it works on
@@ -112,15 +113,17 @@ class Link:
         self, ready: Callable[[], Any], deadline: float | None = None, watch: Watch = None
     ) -> Any:
         """Return the first true value of `ready`; `watch` may raise meanwhile."""
-        started = time.monotonic()
-        while not (found := ready()):
+        started, waited = time.monotonic(), 0.0
+        while True:
+            for _ in range(LOOKS if waited < SPIN else 1):
+                if found := ready():
+                    return found
             if watch is not None:
                 watch()
             waited = time.monotonic() - started
             if deadline is not None and waited > deadline:
                 raise late("a rank", deadline)
             os.sched_yield() if waited < SPIN else time.sleep(min(waited / 16, NAP))
-        return found
 
     def begin(self) -> int:
         """Begin a round, and return its number."""

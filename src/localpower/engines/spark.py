@@ -69,14 +69,11 @@ class Spark(SparkJobs):
 
     def _open(self, data: Any, open_block: OpenBlock) -> Iterator[tuple[Any, Any]]:
         self._connect()
-        try:
-            elements, names = _elements(data)
-            self._persist(lambda: elements.mapPartitions(partial(_opened, open_block)))
-            for number, found in enumerate(self._collected(_measured)):
-                yield (self._rows, number), replace(result_of(found), names=names or found.names)
-        except BaseException:
-            self._unpersist()
-            raise
+        self._unpersist()
+        elements, names = _elements(data)
+        self._persist(lambda: elements.mapPartitions(partial(_opened, open_block)))
+        for number, found in enumerate(self._collected(_measured)):
+            yield (self._rows, number), replace(result_of(found), names=names or found.names)
 
     def _hold(self, numbers: Sequence[int]) -> None:
         """Send rows to the executors, or take those that are there, and have them kept."""
