@@ -13,7 +13,7 @@ from typing import Any
 
 from localpower.core.checks import count_or_share, one_of, sine, whole
 from localpower.data.memory import budget as memory_budget
-from localpower.data.readers.foreign import engine_of, is_function, is_stream
+from localpower.data.readers.foreign import engine_of, is_stream
 from localpower.data.source import load_block
 from localpower.engines.base import Engine
 from localpower.engines.registry import abort_peers, at_hand, connect, terminable
@@ -38,6 +38,7 @@ from localpower.progress import Progress
 from localpower.result import Result
 from localpower.run import Asked, Run
 from localpower.scores import left_vectors
+from localpower.worker.shard import is_function
 
 
 @hinting

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
+from localpower.core.machine import ROWS_SHARE
 from localpower.data.blocks import Block
-from localpower.data.memory import ROWS_SHARE
 from localpower.data.source import Source
 from localpower.data.spool import RowStorage, Spool
 from localpower.worker.kernels import BLOCK_BYTES

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from localpower.core.errors import DataHint, MissingExtra, warn
 from localpower.engines.base import Engine
@@ -153,6 +154,20 @@ def _connected(address: str) -> Engine | None:
     if row and row.takes_address and rest.startswith("//"):
         return _factory(name)(address=address)
     return None
+
+
+def endpoints(address: str, usual: int) -> list[tuple[str, int]]:
+    """Host and port of each place in an address, such as ``"spark://one:7077,two:7077"``."""
+    scheme, _, rest = address.partition("://")
+    parts = [urlsplit(f"//{place}") for place in rest.split(",")]
+    with suppress(ValueError):  # of a port that is no number
+        found = [(part.hostname or "", part.port or 0) for part in parts]
+        if all(all(place) for place in found) and not any(part.path for part in parts):
+            return found
+    raise ValueError(
+        f"engine={address!r} is not the address of a cluster, as it has no host and port: write it "
+        f"as in '{scheme}://host:{usual}'"
+    )
 
 
 def at_hand(engine: Any, owner: str | None) -> Any:
