@@ -114,8 +114,8 @@ class Result:
         ``"angle"`` or ``"residual"`` (converged), ``"exact"`` (a method that does not iterate to a
         tolerance), ``"max_rounds"``, ``"stalled"``, ``"unsure"`` (what was found may not be the
         largest), ``"rounding"`` (numbers have too few digits), ``"budget"``, ``"callback"``,
-        ``"end"`` (of the schedule, or of a one-shot baseline) or ``"degraded"`` (without shards
-        that were lost).
+        ``"end"`` (of the schedule, or of a one-shot baseline), ``"private"`` (with noise, as
+        ``privacy=`` asks for) or ``"degraded"`` (without shards that were lost).
         """
         return str(self.run.get("reason", "end"))
 
@@ -169,6 +169,8 @@ class Result:
     def _certificate(self) -> list[str]:
         """Say how good the answer is known to be, and how sure that is, as the page of the run."""
         last = self.history[-1] if self.history else None
+        if self.reason == "private":
+            return summary.privacy_lines(self.run["privacy"])
         if self.reason == "degraded":
             lost = self.run["degraded"]
             rows = sum(part["rows"] for part in lost)

@@ -26,7 +26,7 @@ from scipy.special import erfcx
 
 Stream = Callable[[int], bytes]  # gives so many fresh random bytes
 Integers = NDArray[np.int64]
-MOST_SIGMA = 1 << 45  # larger ones would lose digits where γ is computed
+MOST_SIGMA = 1 << 50  # larger ones would lose digits where γ is computed
 TIE = 2.0**-44  # distance from a tie below which floating point does not decide; it errs by 2**-49
 WORD = 8  # bytes
 AT_ONCE = 1 << 18  # proposals, so that little memory is taken
@@ -111,7 +111,7 @@ def discrete_gaussian(sigma: int, count: int, stream: Stream = os.urandom) -> In
     Parameters
     ----------
     sigma
-        A whole number from 1 to 2**45.
+        A whole number from 1 to 2**50.
     count
         How many.
     stream
@@ -145,8 +145,10 @@ def _accepted(sigma: int, proposals: int, stream: Stream) -> Integers:
 
     taken = _bernoulli_exp(gamma, exactly, stream)
     negative = (np.frombuffer(stream(proposals), np.uint8) & 1).astype(bool)
-    y = v * sigma + u
-    return np.where(negative, -y, y)[taken & ~(negative & (y == 0))]
+    y: Integers = v * sigma + u
+    y[negative] *= -1
+    kept: Integers = y[taken & ~(negative & (y == 0))]
+    return kept
 
 
 def _words(count: int, stream: Stream) -> NDArray[np.uint64]:

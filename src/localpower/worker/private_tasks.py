@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isqrt
+from math import isqrt, sqrt
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from localpower.core.gaussian import Integers, Stream, discrete_gaussian, halved
 from localpower.core.linalg import Addend, Array
 from localpower.core.ring import Words
 from localpower.worker.local_matrix import LocalMatrix
-from localpower.worker.replies import packed, unpacked
+from localpower.worker.replies import unpacked
 from localpower.worker.shard import cut, is_sparse
 from localpower.worker.tasks import Shapes, Task
 
@@ -63,7 +63,7 @@ class Noised(Task[NoisedSum]):
     @property
     def mu(self) -> float:
         """Sensitivity over the deviation of the noise in the sum."""
-        return SENSITIVITY / (self.sigma * self.honest**0.5)
+        return SENSITIVITY / (self.sigma * sqrt(self.honest))
 
     def noised(self, matrix: LocalMatrix, stream: Stream) -> NoisedSum:
         """Make the sum, with noise from a stream of random bytes."""
@@ -118,7 +118,8 @@ class NoisedGram(Noised):
                 part[:d, d] += CONSTANT * np.asarray(q.sum(axis=0)).ravel()
                 part[d, d] += CONSTANT**2 * q.shape[0]
             rows += q.shape[0]
-        return packed(total + part.astype(np.int64))
+        total += part.astype(np.int64)
+        return total[np.triu_indices(width)]
 
     def noise(self, columns: int, stream: Stream) -> Integers:
         d = columns + self.center
@@ -133,7 +134,7 @@ class NoisedGram(Noised):
 class NoisedProduct(Noised):
     """``AᵀAZ`` for a basis Z, (d, r), or (d + 1, r) with `center`.
 
-    Rows of AZ are whole numbers and shortened, too: whatever Z is, a row changes the sum by no more.
+    Rows of AZ are whole numbers and shortened, too: whatever Z is, a row adds no more to the sum.
     """
 
     basis: Array
@@ -195,7 +196,7 @@ def _rounded(x: Array, largest: Array, row: NDArray[np.intp], clip: float, most:
     return np.rint(x / np.maximum(largest, clip)[row] * most)
 
 
-def _shortened(x: Array, squares: Array, row: NDArray[np.intp], most: int) -> Array:
+def _shortened(x: Array, squares: NDArray[Any], row: NDArray[np.intp], most: int) -> Array:
     factor = np.where(squares > most**2, most / np.sqrt(np.maximum(squares, 1.0)), 1.0)[row]
     return np.where(factor < 1, np.trunc(x * factor), x)
 
