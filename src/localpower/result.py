@@ -140,7 +140,10 @@ class Result:
 
     def _rows(self) -> list[tuple[str, str, str]]:
         pairs = zip(self.singular_values, self.explained_variance_ratio, strict=True)
-        rows = [(str(n), f"{value:.8g}", f"{r:.2%}") for n, (value, r) in enumerate(pairs, start=1)]
+        rows = [
+            (str(n), f"{value:.8g}", "?" if np.isnan(r) else f"{r:.2%}")
+            for n, (value, r) in enumerate(pairs, start=1)
+        ]
         return rows[:MOST_SHOWN]
 
     def _more(self) -> list[str]:

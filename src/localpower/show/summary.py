@@ -300,7 +300,9 @@ def odds(p: float) -> str:
 
 def privacy_lines(label: Mapping[str, Any]) -> list[str]:
     """The label of a private result: what is promised of rows, how, and what is known of it."""
-    times = "once" if label["releases"] == 1 else f"{label['releases']} times"
+    told = "a noised matrix was told once"
+    if label["releases"] > 1:
+        told = f"noised {label['release']} were told {label['releases']} times"
     shares = f"noise of {label['honest']} of {counted(label['sites'], 'shard')}"
     bound = "No bound of the angle to the true components is known: noise may hide them."
     if label["angle"] is not None:
@@ -310,8 +312,8 @@ def privacy_lines(label: Mapping[str, Any]) -> list[str]:
         )
     return [
         f"private: ε = {label['epsilon']:g}, δ = {label['delta']:g} for {label['neighbours']}",
-        f"Rows have norm {label['clip']:g} at most; noised {label['release']} were told {times}, "
-        f"with a deviation of {label['sigma']:.3g} by the {shares}.",
+        f"Rows have norm {label['clip']:g} at most; {told}, with a deviation of "
+        f"{label['sigma']:.3g} by the {shares}.",
         bound,
     ]
 

@@ -68,7 +68,7 @@ class Noised(Task[NoisedSum]):
     def noised(self, matrix: LocalMatrix, stream: Stream) -> NoisedSum:
         """Make the sum, with noise from a stream of random bytes."""
         exact = self.exact(matrix)
-        noise = self.noise(matrix.shape[1], stream)
+        noise = self.noise(matrix.shape[1], stream)[0]
         return NoisedSum(exact.view(np.uint64) + noise.view(np.uint64))
 
     def __call__(self, matrix: LocalMatrix) -> NoisedSum:
@@ -78,8 +78,8 @@ class Noised(Task[NoisedSum]):
         """The sum without noise, which must not leave."""
         raise NotImplementedError
 
-    def noise(self, columns: int, stream: Stream) -> Integers:
-        """The noise of one release."""
+    def noise(self, columns: int, stream: Stream, times: int = 1) -> Integers:
+        """The noise of so many releases, (times, words)."""
         raise NotImplementedError
 
     def rows_of(self, matrix: LocalMatrix) -> Iterator[Any]:
@@ -121,12 +121,12 @@ class NoisedGram(Noised):
         total += part.astype(np.int64)
         return total[np.triu_indices(width)]
 
-    def noise(self, columns: int, stream: Stream) -> Integers:
-        d = columns + self.center
-        diagonal = _diagonal(d)
-        y = np.empty(_entries(d), np.int64)
-        y[diagonal] = discrete_gaussian(self.sigma, d, stream)
-        y[~diagonal] = discrete_gaussian(halved(self.sigma), y.size - d, stream)
+    def noise(self, columns: int, stream: Stream, times: int = 1) -> Integers:
+        diagonal = on_diagonal(columns + self.center)
+        y = np.empty((times, diagonal.size), np.int64)
+        for which, sigma in ((diagonal, self.sigma), (~diagonal, halved(self.sigma))):
+            count = int(which.sum())
+            y[:, which] = discrete_gaussian(sigma, times * count, stream).reshape(times, count)
         return y
 
 
@@ -156,8 +156,9 @@ class NoisedProduct(Noised):
                 total[d] += (CONSTANT * T.sum(axis=0)).astype(np.int64)
         return total.ravel()
 
-    def noise(self, columns: int, stream: Stream) -> Integers:
-        return discrete_gaussian(self.sigma, self.basis.size, stream)
+    def noise(self, columns: int, stream: Stream, times: int = 1) -> Integers:
+        y = discrete_gaussian(self.sigma, times * self.basis.size, stream)
+        return y.reshape(times, self.basis.size)
 
 
 def longest(center: bool) -> int:
@@ -205,7 +206,7 @@ def _entries(columns: int) -> int:
     return columns * (columns + 1) // 2
 
 
-def _diagonal(columns: int) -> NDArray[np.bool_]:
+def on_diagonal(columns: int) -> NDArray[np.bool_]:
     """Which entries of an upper triangle, row after row, are on the diagonal."""
     found = np.zeros(_entries(columns), bool)
     found[np.cumsum([0, *range(columns, 1, -1)])] = True
