@@ -99,9 +99,9 @@ CASES = {
 }
 
 
-def task_of(case: Case) -> Noised:
+def task_of(case: Case, epsilon: float) -> Noised:
     """The question that shards are asked, with the noise that a run would ask for."""
-    sigma = sigma_of(EPSILON, DELTA) * SENSITIVITY / sqrt(SHARDS)
+    sigma = sigma_of(epsilon, DELTA) * SENSITIVITY / sqrt(SHARDS)
     how = 1.0, ceil(case.factor * sigma), SHARDS, case.center
     if case.kind is not NoisedProduct:
         return case.kind(*how)
@@ -110,9 +110,9 @@ def task_of(case: Case) -> Noised:
     return NoisedProduct(*how, basis)
 
 
-def audit(case: Case, trials: int, stream: Any) -> float:
+def audit(case: Case, trials: int, stream: Any, epsilon: float = EPSILON) -> float:
     """The ε that an attacker shows, at least, with 95 % confidence."""
-    task, rng = task_of(case), np.random.default_rng(0)
+    task, rng = task_of(case, epsilon), np.random.default_rng(0)
     others = [0.3 * rng.standard_normal((20, COLUMNS)) for _ in range(SHARDS)]
     without = [task.exact(_local(rows)) for rows in others]
     there = [task.exact(_local(np.vstack([others[0], case.row]))), *without[1:]]

@@ -177,6 +177,7 @@ def whole(block: Any, clip: float, most: int) -> Any:
 
         block = csr_array(block, dtype=np.float64, copy=True)
         block.sum_duplicates()
+        _check_finite(block.data)
         row = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
         largest = np.zeros(block.shape[0])
         np.maximum.at(largest, row, np.abs(block.data))
@@ -185,15 +186,19 @@ def whole(block: Any, clip: float, most: int) -> Any:
         block.data = _shortened(x, squares, row, most)
         return block
     block = np.asarray(block, np.float64)
+    _check_finite(block)
     row = np.arange(len(block))[:, None]
     x = _rounded(block, np.abs(block).max(axis=1, initial=0.0), row, clip, most)
     return _shortened(x, np.square(x).sum(axis=1), row, most)
 
 
+def _check_finite(entries: Array) -> None:
+    if not np.isfinite(entries).all():
+        raise DataError("a row has NaN or infinity; remove such rows or fill in values before")
+
+
 def _rounded(x: Array, largest: Array, row: NDArray[np.intp], clip: float, most: int) -> Array:
     """Whole numbers; of rows with an entry above the clip, in parts of the largest entry."""
-    if not np.isfinite(largest).all():
-        raise DataError("a row has NaN or infinity; remove such rows or fill in values before")
     return np.rint(x / np.maximum(largest, clip)[row] * most)
 
 
