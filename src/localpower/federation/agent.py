@@ -193,7 +193,8 @@ class SiteAgent:
         charge = 0 if earlier else columns_of(task, self._columns(run))
         entry = Entry("answered", run.id, asked.round, type(task).__name__, question, masked=masked)
         try:
-            answer = self._answer(run, asked, frame, question)
+            with np.errstate(all="ignore"):
+                answer = self._answer(run, asked, frame, question)
         except Exception as error:
             failure = to_frame(Failure(self._excuse(error), _kind(error)))
             told = replace(entry, kind="failed", answer=digest_of(failure), columns=charge)

@@ -35,6 +35,8 @@ def check_open(policy: Policy, journal: Journal, asked: OpenRun) -> None:
             f"{len(asked.sites)} sites are fewer than its policy asks for (min_sites = "
             f"{policy.min_sites})"
         )
+    if asked.secure == "recovery":
+        raise SiteRefused("it knows no recovery of masks: ask for a strict run")
     if asked.secure == "off" and policy.secure_sum == "required":
         raise SiteRefused("its replies leave masked only (secure_sum = 'required')")
     if asked.secure != "off" and policy.secure_sum == "off":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ except ImportError:  # not on this system: nothing keeps a second agent away
 NAME = "journal.jsonl"
 BEGIN = "0" * 64
 KINDS = ("opened", "joined", "answered", "failed", "refused", "closed")
+LONGEST = 1 << 20  # bytes of a line
 MOST_REFUSED = 1000  # refusals that are listed between two answers
 
 
@@ -56,7 +58,8 @@ class Journal:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (`close` closes it)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._end = weakref.finalize(self, os.close, self._file)
         try:
             self._lock()
             self._finish()
@@ -69,13 +72,13 @@ class Journal:
                 self._count(entry)
                 self._last = chain
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     def _lock(self) -> None:
         if flock is not None:
             try:
-                flock(self._file.fileno(), LOCK_EX | LOCK_NB)
+                flock(self._file, LOCK_EX | LOCK_NB)
             except OSError:
                 raise EngineError(
                     f"{self.path} is in use by another agent of this site: end that one first"
@@ -83,9 +86,12 @@ class Journal:
 
     def _finish(self) -> None:
         """Remove a last line that was never finished: nothing left on its account."""
-        raw = self.path.read_bytes()
-        if raw and not raw.endswith(b"\n"):
-            self._file.truncate(raw.rfind(b"\n") + 1)
+        size = self.path.stat().st_size
+        with open(self.path, "rb") as stream:
+            start = stream.seek(max(size - LONGEST, 0))
+            tail = stream.read()
+        if tail and not tail.endswith(b"\n"):
+            os.ftruncate(self._file, start + tail.rfind(b"\n") + 1)
 
     def write(self, entry: Entry) -> None:
         """Add a line; of all but refusals, it is on the disk when this returns."""
@@ -108,11 +114,11 @@ class Journal:
         before = self.path.stat().st_size
         try:
             while line:
-                line = line[self._file.write(line) :]
+                line = line[os.write(self._file, line) :]
             if sync:
-                os.fsync(self._file.fileno())
+                os.fsync(self._file)
         except OSError:
-            self._file.truncate(before)
+            os.ftruncate(self._file, before)
             raise
 
     def _count(self, entry: Entry) -> None:
@@ -153,7 +159,7 @@ class Journal:
 
     def close(self) -> None:
         """Let another process have it."""
-        self._file.close()
+        self._end()
 
 
 def verified(path: str | os.PathLike[str]) -> Iterator[tuple[Entry, str]]:

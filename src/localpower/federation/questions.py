@@ -104,7 +104,7 @@ FIELDS: dict[type, tuple[Check, ...]] = {  # in the order of the fields
         *(_is_matrix, _is_basis, _is_basis, _within(0, MOST_STEPS), _within(1, 1 << 53)),
         *(_wire, _wire, _maybe(_is_matrix)),
     ),
-    Describe: (_is_flag, _is_flag),
+    Describe: (_is_flag, lambda value, d: value is False),  # a checksum would confirm guesses
     Triangle: (_is_basis, _is_flag, _is_flag, _is_flag),
     LocalTriangle: (),
     TopVectors: (_width, _is_flag),
