@@ -162,6 +162,11 @@ class Privacy:
             whole("Privacy honest", self.honest)
         one_of("Privacy release", self.release, RELEASES)
 
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        """What sites agree on: epsilon, delta and clip."""
+        return float(self.epsilon), float(self.delta), float(self.clip)
+
 
 def one_object(name: str, value: Any, kind: type[Any]) -> Any:
     """An object of a class of options; None is one with defaults."""

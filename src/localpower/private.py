@@ -8,7 +8,7 @@ options, or was made from noised sums only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil, sqrt
 from typing import Any
 
@@ -274,6 +274,7 @@ class PrivateRun(Run):
             "held": self.held,
             "names": names_of(source),
             "call": asked.call(told),
+            "faults": [asdict(fault) for fault in self.retrying.faults],
             "reason": "private",
             "certificate": None,
             "privacy": self.label(),

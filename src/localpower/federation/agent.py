@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from localpower.core.errors import DataError, LocalPowerError, SiteRefused
-from localpower.core.ring import Words
 from localpower.federation import masks
+from localpower.federation.budget import charged
 from localpower.federation.checks import check_ask, check_open, check_roster
 from localpower.federation.journal import NAME as JOURNAL
 from localpower.federation.journal import Entry, Journal
@@ -43,9 +43,10 @@ from localpower.federation.rows import Shape, SiteRows
 from localpower.federation.runs import Kept, SiteRun, mask_private, open_runs
 from localpower.worker.host import Failure
 from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.private_tasks import Noised
 from localpower.worker.replies import Done
 from localpower.worker.sums import to_words
-from localpower.worker.tasks import Prepare, Task
+from localpower.worker.tasks import Prepare
 
 T = TypeVar("T")
 MOST_NAMES = 10_000  # names of columns that are told
@@ -128,7 +129,7 @@ class SiteAgent:
             raise SiteRefused("this run is over: begin another")
         check_open(self.policy, self.journal, asked)
         stamp, shape = self._of_data(self.rows.stamp), self._of_data(self.rows.shape)
-        if shape.rows < self.policy.min_rows:
+        if not asked.privacy and shape.rows < self.policy.min_rows:  # that would tell of them
             raise SiteRefused("it has fewer rows than its policy asks for (min_rows)")
         self._end("another run was opened")
         seed = secrets.token_bytes(32)
@@ -192,6 +193,8 @@ class SiteAgent:
         task, masked = asked.task, run.opened.secure != "off"
         charge = 0 if earlier else columns_of(task, self._columns(run))
         entry = Entry("answered", run.id, asked.round, type(task).__name__, question, masked=masked)
+        if earlier is None:
+            entry = charged(entry, task, self.policy, self.journal)
         try:
             with np.errstate(all="ignore"):
                 answer = self._answer(run, asked, frame, question)
@@ -217,16 +220,15 @@ class SiteAgent:
             kernel = task(matrix)
             run.prepare(frame)
             return replace(answer, kernel=kernel.name, noise=float(kernel.noise))
-        reply = task(matrix)
+        if isinstance(task, Noised):
+            reply: Any = task.noised(matrix, run.noise(question))
+        else:
+            reply = task(matrix)
         if run.opened.secure == "off":
             return replace(answer, reply=reply)
-        words = self._noised(run, task, to_words(task, reply, asked.exponent, asked.bits))
+        words = to_words(task, reply, asked.exponent, asked.bits)
         keys = run.mask_keys(asked.round, run.prepared, question)
         return replace(answer, words=masks.masked(words, *keys))
-
-    def _noised(self, run: SiteRun, task: Task[Any], words: Words) -> Words:
-        """Where the noise of a private run is added, in whole numbers, before the mask."""
-        return words
 
     def _prepared(self, run: SiteRun) -> LocalMatrix:
         """The rows as they enter the factorisation, also if the site was started again."""

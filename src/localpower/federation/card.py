@@ -13,6 +13,7 @@ import numpy as np
 from localpower.federation.masks import fingerprint
 from localpower.federation.messages import Offer
 from localpower.result import Result
+from localpower.show.summary import privacy_lines
 from localpower.version import __version__
 
 SECURE_SUMS = {
@@ -23,11 +24,11 @@ SECURE_SUMS = {
 NOT_PRIVATE = "none: sums have no noise, and may tell of single rows"
 
 
-def card_of(
-    result: Result, run: str, offers: Sequence[Offer], secure: str, privacy: str = NOT_PRIVATE
-) -> dict[str, Any]:
+def card_of(result: Result, run: str, offers: Sequence[Offer], secure: str) -> dict[str, Any]:
     """Write the card of a run that has ended with a result; plain JSON."""
     told, certificate = result.run, result.run.get("certificate")
+    label = told.get("privacy")
+    privacy = NOT_PRIVATE if label is None else "; ".join(privacy_lines(label))
     return _head(run, offers, secure, privacy) | {
         "rows": told.get("rows"),
         "method": told.get("method"),
@@ -60,7 +61,11 @@ def _head(run: str, offers: Sequence[Offer], secure: str, privacy: str) -> dict[
         "run": run,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "sites": [
-            {"name": offer.site, "rows": offer.rows, "key": fingerprint(offer.identity.tobytes())}
+            {
+                "name": offer.site,
+                "rows": offer.rows or "not told",
+                "key": fingerprint(offer.identity.tobytes()),
+            }
             for offer in offers
         ],
         "columns": offers[0].columns if offers else None,

@@ -12,6 +12,7 @@ import numpy as np
 
 from localpower.core.errors import SiteRefused
 from localpower.federation import masks
+from localpower.federation.budget import check_budget, check_noise
 from localpower.federation.journal import Journal
 from localpower.federation.messages import Ask, Offer, OpenRun, Roster, from_frame, to_frame
 from localpower.federation.policy import PER_COLUMN, Policy
@@ -41,20 +42,9 @@ def check_open(policy: Policy, journal: Journal, asked: OpenRun) -> None:
         raise SiteRefused("its replies leave masked only (secure_sum = 'required')")
     if asked.secure != "off" and policy.secure_sum == "off":
         raise SiteRefused("it has no masks (secure_sum = 'off'): ask for a run without")
-    check_private(policy, journal, asked)
+    check_budget(policy, journal, asked)
     if not policy.data:
         raise SiteRefused("its policy names no data (data)")
-
-
-def check_private(policy: Policy, journal: Journal, asked: OpenRun) -> None:
-    """Refuse a run whose privacy is not that of the policy, or that would spend more than is left.
-
-    `Journal.epsilon` is what was spent before.
-    """
-    if asked.privacy is None and policy.privacy is not None:
-        raise SiteRefused("it answers private runs only (privacy)")
-    if asked.privacy is not None:
-        raise SiteRefused("it has no privacy budget (privacy)")
 
 
 def check_roster(policy: Policy, run: SiteRun, roster: Roster) -> None:
@@ -103,6 +93,7 @@ def check_ask(policy: Policy, journal: Journal, run: SiteRun, asked: Ask) -> Non
         raise SiteRefused(
             f"its policy allows replies of {policy.max_bytes} bytes at most (max_bytes)"
         )
+    check_noise(policy, journal, run, task)
     columns = columns_of(task, d)
     _check_columns(policy, journal, columns, min(d, own.rows) if plain else 0)
     if run.opened.privacy is None and own.rows < PER_COLUMN * columns:

@@ -51,6 +51,7 @@ from localpower.worker.tasks import Measure, Prepare, Scatter, Task
 
 R = TypeVar("R")
 SITES = "sites"  # what users give as data
+UNTOLD = 1  # stands for a number of rows that a private run does not tell
 GOODBYE = 10.0  # seconds that sites have to answer when a run is over
 
 
@@ -99,6 +100,7 @@ class Federation(SumsOnly):
         self.link, self.secure, self.bits = link, secure, bits
         self.only_sums = secure != "off"
         self._about = ""
+        self._privacy: tuple[float, float, float] | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -128,7 +130,8 @@ class Federation(SumsOnly):
             self._run = secrets.token_hex(16)
             self._opening = to_frame(
                 OpenRun(
-                    self._run, __version__, self.link.names, self.secure, self.bits, self._about
+                    *(self._run, __version__, self.link.names, self.secure, self.bits),
+                    *(self._about, self._privacy),
                 )
             )
         offers = self._gathered(self._opening, Offer)
@@ -138,7 +141,10 @@ class Federation(SumsOnly):
         self._gathered(to_frame(roster), Done)
         self._opening = b""
         return [
-            EngineBlock(o.site, (o.rows, o.columns), np.dtype(o.dtype), o.entries, names=o.names)
+            EngineBlock(
+                *(o.site, (o.rows or UNTOLD, o.columns), np.dtype(o.dtype), o.entries),
+                names=o.names,
+            )
             for o in offers
         ]
 
@@ -257,6 +263,8 @@ class Federation(SumsOnly):
     def run_on_coordinator(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
         """Run a method; then tell the sites that it is over, and add the model card."""
         self._about = run.asked.call({}) if isinstance(run, Run) else ""
+        asked = run.asked.privacy if isinstance(run, Run) else None
+        self._privacy = None if asked is None else asked.numbers
         try:
             result = run()
         except BaseException as error:

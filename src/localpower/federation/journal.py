@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from hashlib import sha256
+from math import hypot
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ class Entry:
     """One line.
 
     `kind` is one of `KINDS`. `question` and `answer` are SHA-256 of frames, `words` numbers that
-    left, `columns` what is charged for them, `sigma` and `epsilon` noise and privacy spent.
+    left, `columns` what is charged for them. `sigma` is the deviation of the noise that the site
+    added, `mu` what that spends of its privacy, squares of which add up, and `epsilon` by how much
+    the ε of all together grew.
     """
 
     kind: str
@@ -49,6 +52,7 @@ class Entry:
     masked: bool = False
     sigma: float = 0.0
     epsilon: float = 0.0
+    mu: float = 0.0
     text: str = ""
     time: str = ""
 
@@ -66,7 +70,7 @@ class Journal:
             self._seen: dict[str, dict[int, Entry]] = {}
             self._over: set[str] = set()
             self.columns = self.plain_columns = self.refused = 0
-            self.epsilon = 0.0
+            self.epsilon = self.mu = 0.0  # of all runs together
             self._last = BEGIN
             for entry, chain in verified(self.path):
                 self._count(entry)
@@ -125,6 +129,7 @@ class Journal:
         self.columns += entry.columns
         self.plain_columns += 0 if entry.masked else entry.columns
         self.epsilon += entry.epsilon
+        self.mu = hypot(self.mu, entry.mu)
         if entry.kind == "opened":
             self._seen[entry.run] = {}
         elif entry.kind in ("answered", "failed"):
@@ -152,6 +157,10 @@ class Journal:
     def asked(self, run: str) -> int:
         """How many questions of an open run were answered."""
         return len(self._seen.get(run, {}))
+
+    def spent(self, run: str) -> float:
+        """μ of what was answered of an open run."""
+        return hypot(*(entry.mu for entry in self._seen.get(run, {}).values()))
 
     def verify(self) -> int:
         """Check the whole file; returns the number of lines, or raises `DataError`."""

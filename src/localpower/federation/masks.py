@@ -9,7 +9,7 @@ things have different masks, which do not cancel.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -146,6 +146,12 @@ def stream(key: bytes, count: int) -> Iterator[Words]:
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
         yield np.frombuffer(pad.update(bytes(WORD.itemsize * size)), WORD).astype(np.uint64)
+
+
+def random_bytes(key: bytes) -> Callable[[int], bytes]:
+    """What gives so many bytes more, which look random without the key; a key is for one use."""
+    pad = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return lambda count: pad.update(bytes(count))
 
 
 def masked(words: Words, added: Sequence[bytes], subtracted: Sequence[bytes]) -> Words:

@@ -50,6 +50,7 @@ class Policy:
         Whether replies leave masked: always, as the coordinator wants it, never.
     min_rows : int
         Rows that the site must have to answer at all; and ten for each column asked for at once.
+        Private runs are answered whatever they are: to refuse would tell of them.
     min_sites : int
         Sites that a run must have.
     max_rounds : int

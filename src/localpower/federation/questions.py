@@ -14,8 +14,11 @@ import numpy as np
 
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.errors import SiteRefused
+from localpower.core.gaussian import MOST_SIGMA
 from localpower.core.ledger import names, parts
 from localpower.core.rounding import UNITS, finite
+from localpower.federation.messages import MOST_SITES
+from localpower.worker.private_tasks import NoisedGram, NoisedProduct
 from localpower.worker.sum_tasks import SmallGram, Spread, Sums
 from localpower.worker.sums import word_shape
 from localpower.worker.tasks import (
@@ -85,8 +88,23 @@ def _one_of(*known: str) -> Check:
     return lambda value, d: isinstance(value, str) and value in known
 
 
+def _is_longer_basis(value: Any, d: int) -> bool:
+    """A basis, of rows that may have an entry more."""
+    return _is_array(value) and value.ndim == 2 and d <= len(value) <= d + 1 and _unit(value)
+
+
+def _unit(value: Any) -> bool:
+    known = value.dtype.kind == "f" and 0 < value.shape[1] <= len(value)
+    return known and bool((np.abs(value) <= 1).all())
+
+
+def _is_positive(value: Any, d: int) -> bool:
+    return _is_number(value, d) and value > 0
+
+
 _count, _steps, _wire = _within(0, 1 << 53), _within(1, MOST_STEPS), _one_of("", *UNITS)
 _width: Check = lambda value, d: type(value) is int and 1 <= value <= d  # noqa: E731
+_noised = _is_positive, _within(1, MOST_SIGMA), _within(1, MOST_SITES), _is_flag
 FIELDS: dict[type, tuple[Check, ...]] = {  # in the order of the fields
     Sums: (),
     Spread: (_is_vector,),
@@ -104,6 +122,8 @@ FIELDS: dict[type, tuple[Check, ...]] = {  # in the order of the fields
         *(_is_matrix, _is_basis, _is_basis, _within(0, MOST_STEPS), _within(1, 1 << 53)),
         *(_wire, _wire, _maybe(_is_matrix)),
     ),
+    NoisedGram: _noised,
+    NoisedProduct: (*_noised, _is_longer_basis),
     Describe: (_is_flag, lambda value, d: value is False),  # a checksum would confirm guesses
     Triangle: (_is_basis, _is_flag, _is_flag, _is_flag),
     LocalTriangle: (),
@@ -111,7 +131,8 @@ FIELDS: dict[type, tuple[Check, ...]] = {  # in the order of the fields
     LeadingFactor: (_width, _width, _wire, _is_number, _within(1, 1 << 53)),
     ProjectRows: (_is_basis, lambda value, d: _is_array(value) and value.ndim == 2),
 }
-SUMS = (Sums, Spread, Prepare, PowerSteps, SmallGram, GramTriangle, Refine)
+SUMS = (Sums, Spread, Prepare, PowerSteps, SmallGram, GramTriangle, Refine, NoisedGram,
+        NoisedProduct)  # fmt: skip
 NAMES = {kind.__name__: kind for kind in FIELDS}
 
 
@@ -127,6 +148,8 @@ COLUMNS: dict[type, Callable[[Any, int], int]] = {
     SmallGram: lambda task, d: _of(task.basis),
     GramTriangle: lambda task, d: d,
     Refine: lambda task, d: _of(task.block) + _of(task.basis) + 1 + _of(task.probes),
+    NoisedGram: lambda task, d: 0,  # privacy has a budget of its own
+    NoisedProduct: lambda task, d: 0,
     Describe: lambda task, d: 2 + 2 * task.extremes,
     Triangle: lambda task, d: _of(task.basis) + task.variance,
     LocalTriangle: lambda task, d: d,

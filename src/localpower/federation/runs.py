@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from localpower.core.errors import WireError
+from localpower.core.gaussian import Stream
 from localpower.federation import masks
 from localpower.federation.messages import OpenRun, Roster, digest_of, from_frame
 
@@ -114,6 +115,10 @@ class SiteRun:
         place = keys.index(own)
         return place, [b"" if key == own else masks.shared_secret(private, key) for key in keys]
 
+    def noise(self, question: str) -> Stream:
+        """Random bytes for the noise in the answer to a question, which nobody else knows."""
+        return masks.random_bytes(noise_key(self.kept.seed, question))
+
     def mask_keys(self, number: int, prepared: str, question: str) -> tuple[list[bytes], ...]:
         """Keys of the streams that are added in a round, and of those that are subtracted."""
         place, secrets = self._secrets
@@ -123,6 +128,11 @@ class SiteRun:
             [masks.derived(secret, info) for secret in secrets[place + 1 :]],
             [masks.derived(secret, info) for secret in secrets[:place]],
         )
+
+
+def noise_key(seed: bytes, question: str) -> bytes:
+    """The key of the noise that belongs to a question: the same if it is asked again."""
+    return masks.derived(seed, b"localpower federation 1 noise" + bytes.fromhex(question))
 
 
 def mask_private(seed: bytes) -> bytes:
