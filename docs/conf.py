@@ -176,7 +176,20 @@ def _kills() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _privacy(part: str, keys: str) -> str:
+    """What an audit of privacy showed, or what noise costs."""
+    titles = {"low": "ε at least", "captured": "explained", "sine": "sine"}
+    shown = keys.split()
+    head = ["", *(titles[key] for key in shown)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows = [row for row in _measured("privacy.csv") if row["part"] == part]
+    lines += [f"| {row['case']} | {' | '.join(row[key] for key in shown)} |" for row in rows]
+    return "\n".join(lines)
+
+
 myst_substitutions = {
+    "privacy_audit": _privacy("audit", "low"),
+    "privacy_cost": _privacy("mnist", "captured sine"),
     "centred": _one_machine(True),
     "plain": _one_machine(False),
     "rounds": _rounds("rounds", 1),

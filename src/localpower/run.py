@@ -37,7 +37,7 @@ from localpower.methods.factors import Factors, explained, factors, is_graded, s
 from localpower.methods.growing import guessed, share_of
 from localpower.methods.scaling import Columns, columns, describe, prepare
 from localpower.methods.state import State
-from localpower.options import Budget, Checkpoint, Faults
+from localpower.options import Budget, Checkpoint, Faults, Privacy
 from localpower.planning import problem_of, tolerance
 from localpower.progress import Goal, Progress
 from localpower.result import Result
@@ -78,6 +78,7 @@ class Asked:
     callback: Callback | None
     call: Callable[[dict[str, Any]], str]
     given_certainty: float | str
+    privacy: Privacy | None = None
 
     @property
     def chosen(self) -> bool:
@@ -125,6 +126,7 @@ class Run:
         if self.home.only_sums:
             sends_rows = asked.return_u, asked.checkpoint, asked.faults.on_loss == "degrade"
             check_sums(asked.scale, *map(bool, sends_rows))
+            method_for_sums(asked.method)
         if asked.checkpoint is not None:
             check_place(asked.checkpoint.path)
         self.display.stage("reading data")

@@ -66,6 +66,7 @@ REASONS: dict[str, Reason] = {
         "the method does no more rounds",
         f"take a method that iterates, as method='{CERTIFIED.name}'",
     ),
+    "private": Reason("it tells what privacy= allows, with noise", "read the label of the result"),
     "degraded": Reason("some shards were lost", "run it again when they are back"),
 }
 

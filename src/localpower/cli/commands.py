@@ -89,7 +89,8 @@ def fit(options: argparse.Namespace) -> None:
         result = _fit(options, rows, options.engine, display)
         if options.report is not None:
             display.stage("writing the page")
-            result.report(options.report, rows, grid=options.grid)
+            shown = None if options.privacy else rows
+            result.report(options.report, shown, grid=options.grid)
     _keep(result, options)
 
 
@@ -145,13 +146,14 @@ def _fit(options: argparse.Namespace, rows: Any, engine: Any, progress: Progress
         budget=options.budget,
         center=options.center,
         scale=options.scale,
+        privacy=options.privacy,
         workers=options.workers,
         partition=options.partition,
         engine=engine,
         faults=options.faults,
         checkpoint=checkpoint,
         rng=options.seed,
-        callback=table,
+        callback=table if options.privacy is None else None,
         progress=progress,
     )
     table.show()

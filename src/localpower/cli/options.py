@@ -19,7 +19,7 @@ from localpower.data.blocks import Options
 from localpower.data.partition import PARTITIONS
 from localpower.methods import CERTIFIED, EXACT, EXAMPLE, REGISTRY
 from localpower.methods.scaling import SCALES
-from localpower.options import CERTAINTY, Budget, Faults
+from localpower.options import CERTAINTY, Budget, Faults, Privacy
 from localpower.planning import FLOPS, NETWORKS, plan
 from localpower.scores.writers import KINDS
 
@@ -73,7 +73,7 @@ def group(kind: type[Any]) -> Callable[[str], Any]:
                     f"{part!r}: give some of {', '.join(f'{each}=...' for each in known)}"
                 )
             try:
-                number = int if known[name] == "int" else float
+                number = int if known[name].startswith("int") else float
                 given[name] = value if known[name] == "str" else number(value)
             except ValueError:
                 raise argparse.ArgumentTypeError(f"{part!r} needs a number") from None
@@ -196,6 +196,8 @@ def add_fit(commands: Any, run: Any) -> None:
          help=f"how sure: a chance to be wrong ({CERTAINTY:g}), or proven")  # fmt: skip
     method.add_argument("--max-rounds", type=int, metavar="N",
         help="rounds at most (30; auto takes what it needs)")  # fmt: skip
+    rare(method, "--privacy", type=group(Privacy), metavar="A=B,...",
+         help="epsilon=1,delta=1e-6,clip=1: tell nothing of single rows")  # fmt: skip
     end = command.add_argument_group("when to stop and go on")
     rare(end, "--budget", type=group(Budget), metavar="A=B,...", help="bytes=N, seconds=S")
     rare(end, "--checkpoint", metavar="FILE", help="write the state here after every round")
