@@ -84,7 +84,8 @@ class BareLink:
 def echo(kind: str, address: str, name: str, keys: str) -> None:
     """Be a site: send back whatever comes."""
     if kind == "ours":
-        serve(address, name, Path(keys), lambda frame: frame, 1 << 30, lambda text: None)
+        credentials = credentials_of(name, Path(keys))
+        serve(address, credentials, lambda frame: frame, 1 << 30, lambda text: None)
     outbox: SimpleQueue = SimpleQueue()
     with grpc.secure_channel(address, credentials_of(name, Path(keys)), ENDLESS) as channel:
         call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))

@@ -180,16 +180,19 @@ class GrpcLink(Link):
     def _patience(self, question: Question, end: float) -> float:
         """Seconds to wait for the next answer; raises if nothing can come any more."""
         now = time.monotonic()
-        away = {name: max(self._left.get(name, 0.0), question.since) + self.file.wait
-                for name in question.waiting if name not in self._streams}  # fmt: skip
-        lost = [name for name in self.names if away.get(name, now) < now]
-        late = sorted(question.waiting) if end < now else []
-        if lost or (late and away):
-            names = ", ".join(lost or sorted(away))
-            raise WorkerLost(f"{names}: not connected; there, run localpower site join policy.toml")
-        if late:
-            raise WorkerLate(f"{', '.join(late)}: no answer within the deadline")
-        return max(0.0, min([end, *away.values()]) - now) + 1e-3
+        away = [max(self._left.get(name, 0.0), question.since) + self.file.wait
+                for name in question.waiting if name not in self._streams]  # fmt: skip
+        if len(away) == len(question.waiting):
+            end = min(end, max(away))
+        if now < end:
+            return end - now
+        names = ", ".join(name for name in self.names if name in question.waiting)
+        if away:
+            raise WorkerLost(
+                f"{names}: no answer, and {len(away)} not connected; there, run localpower site "
+                "join policy.toml"
+            )
+        raise WorkerLate(f"{names}: no answer within the deadline")
 
     def _serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """Take in a site that connects, and send it what there is to send."""

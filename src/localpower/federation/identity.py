@@ -35,8 +35,8 @@ from localpower.federation.templates import FEDERATION, POLICY, SITE
 
 DAYS = 730  # that certificates are valid
 EARLY = timedelta(hours=1)  # clocks of sites may be late
-FILE, COORDINATOR = "federation.toml", "coordinator"
-TLS_KEY, TLS_CERTIFICATE, IDENTITY_KEY = "tls.key", "tls.pem", "identity.key"
+FILE, POLICY_FILE, COORDINATOR = "federation.toml", "policy.toml", "coordinator"
+TLS_KEY, TLS_CERTIFICATE, IDENTITY_KEY = "tls.key", "tls.pem", "identity.pem"
 SERVER_KEY, SERVER_CERTIFICATE, CA_CERTIFICATE = "coordinator.key", "coordinator.pem", "ca.pem"
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 SECURE = ("strict", "recovery", "off")
@@ -71,7 +71,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class FederationFile:
-    """The coordinator's file: where it listens, and who may connect."""
+    """The coordinator's file: where it listens, who may connect, and how long it waits for them."""
 
     path: Path
     host: str
@@ -273,7 +273,7 @@ def make_federation(
         peers = "\n".join(f'{peer} = "{pins[peer]}"' for peer in sites if peer != name)
         text = POLICY.format(name=name, coordinator=joined(host, port), peers=peers)
         contents |= {
-            folder / name / "policy.toml": text.encode(),
+            folder / name / POLICY_FILE: text.encode(),
             keys / TLS_KEY: secret(tls[name].key),
             keys / TLS_CERTIFICATE: tls[name].pem,
             keys / IDENTITY_KEY: secret(identities[name]),

@@ -76,7 +76,10 @@ def pieces(number: int, frame: bytes) -> list[bytes]:
 
 
 class Assembly:
-    """Makes frames of pieces, of at most so many bytes; those of another question are dropped."""
+    """Makes frames of pieces; those of another question are dropped.
+
+    Of a frame that is larger than `most` bytes nothing is kept: it comes out empty.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -88,15 +91,14 @@ class Assembly:
         if len(message) < HEADER.size:
             raise WireError(f"a piece of {len(message)} bytes is too short")
         number, size = HEADER.unpack_from(message)
-        if size > self._most:
-            raise WireError(f"a frame of {size} bytes is larger than {self._most}, the most")
-        if not self._parts or (number, size) != (self._number, self._size):
+        if not self._left or (number, size) != (self._number, self._size):
             self._number, self._size, self._left, self._parts = number, size, size, []
         part = memoryview(message)[HEADER.size :]
-        self._parts.append(part)
-        self._left -= len(part)
-        if self._left < 0 or (not part and size):
+        if len(part) > self._left or (not part and size):
             raise WireError("the pieces of a frame do not add up")
+        self._left -= len(part)
+        if size <= self._most:
+            self._parts.append(part)
         if self._left:
             return None
         frame, self._parts = b"".join(self._parts), []

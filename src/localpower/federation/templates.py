@@ -35,13 +35,14 @@ data = ""  # WRITE HERE the path of your rows, as "cohort.parquet" or "/data/coh
 coordinator = "{coordinator}"  # where the coordinator listens; this site connects, and opens no port
 keys = "keys"  # folder of this site's own keys: secret, never sent
 
-tasks = ["Sums", "Spread", "Prepare", "PowerSteps", "SmallGram"]  # all that is answered
+# All that is answered: means and variances, products with a basis, the Gram matrix, proposals.
+tasks = ["Sums", "Spread", "Prepare", "PowerSteps", "SmallGram", "GramTriangle", "Refine"]
 secure_sum = "required"  # answers are masked: only the sum over all sites can be read
 min_rows = 100  # fewer rows here than this, or than ten times the columns asked for: no answer
 min_sites = 3  # fewer sites in a run: no answer, as the others could tell what is yours
-max_rounds = 50  # answers in one run
-max_columns = 2000  # columns answered in all runs on these data; the journal counts them
-max_bytes = 268435456  # largest message
+max_rounds = 100  # answers in one run
+max_columns = 1000  # columns answered in all runs on these data; the journal counts them
+max_bytes = 268435456  # of the largest message, in or out
 # privacy = {{epsilon = 1.0, delta = 1e-6, clip = 1.0}}  # only noised answers, until it is spent
 
 [peers]  # the other sites, by the SHA-256 of their identity keys; a roster of others is refused
