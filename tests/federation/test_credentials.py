@@ -1,6 +1,6 @@
 """Bad credentials are refused, one by one, by a coordinator that waits for its last site.
 
-That the true site is then taken in, and the fit comes to its end, shows that none of the others was.
+That the true site is then taken in, and the fit comes to its end, shows that no other was.
 """
 
 import shutil
@@ -243,7 +243,8 @@ assert not ONLY_TLS13
 file = FederationFile.read(sys.argv[1])
 keys = file.path.parent / "north" / "keys"
 for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
-    with closing(GrpcLink(file)) as link, relayed(file.port, tls(keys, version).wrap_socket) as relay:
+    wrap = tls(keys, version).wrap_socket
+    with closing(GrpcLink(file)), relayed(file.port, wrap) as relay:
         with grpc.insecure_channel(f"127.0.0.1:{relay.port}") as channel:
             call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(()), timeout=PATIENCE)
             call.initial_metadata()
