@@ -263,6 +263,7 @@ def _asked(given: dict[str, Any]) -> Asked:
         callback=callback,
         call=lambda more: _call(given, more | ({} if seed is None else {"rng": seed})),
         given_certainty=given["certainty"],
+        given=given,
     )
 
 
