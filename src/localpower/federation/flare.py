@@ -84,6 +84,7 @@ class FlareLink(Link):
         self, replies: SimpleQueue[tuple[str, Shareable]], due: set[str], deadline: float | None
     ) -> Iterator[tuple[str, bytes]]:
         end = math.inf if deadline is None else time.monotonic() + deadline
+        lost = {}
         while due:
             if self._ended.triggered:
                 raise EngineError("the job was ended: submit it again")
@@ -96,9 +97,12 @@ class FlareLink(Link):
                 raise WorkerLate(f"no answer within {deadline:g} s from {late}") from None
             due.discard(site)
             content = reply.get(FRAME)
-            if reply.get_return_code() != ReturnCode.OK or not isinstance(content, bytes):
-                raise WorkerLost(f"site {site} gave no answer: {reply.get_return_code()}")
-            yield site, content
+            if reply.get_return_code() == ReturnCode.OK and isinstance(content, bytes):
+                yield site, content
+            else:
+                lost[site] = reply.get_return_code()
+        if lost:
+            raise WorkerLost(f"no answer came from {lost}: the logs of these sites say why")
 
     def close(self) -> None:
         """Leave everything to NVFLARE, which ends the job."""

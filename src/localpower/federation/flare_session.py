@@ -50,13 +50,14 @@ def run(asked: dict[str, Any], told: Told) -> None:
         folder = write_job(scratch / "job", sites, asked["lead"])
         told(stage="submitting a job")
         job = session.submit_job(str(folder))
-        status = finished(session, job, told)
+        about = finished(session, job, told)
         written = fetched(session, job, scratch)
         job = ""
         if not (written / OUTCOME).exists():
+            why = "; ".join(map(str, about.get("job_deploy_detail") or [])) or "no detail"
             raise EngineError(
-                f"NVFLARE ended the job with {status}, and it wrote nothing: log.txt in the kits "
-                "of the server and of the sites says why"
+                f"NVFLARE ended the job with {about['status']} ({why}): log.txt in the kits of the "
+                "server and of the sites says more"
             )
         told(folder=str(written))
     finally:
@@ -121,12 +122,15 @@ def write_job(folder: Path, sites: Sequence[str], lead: str) -> Path:
     return folder
 
 
-def finished(session: Session, job: str, told: Told) -> str:
-    """Wait for the end of a job, and tell meanwhile where it stands."""
-    while not (status := str(session.get_job_meta(job)["status"])).startswith("FINISHED"):
+def finished(session: Session, job: str, told: Told) -> dict[str, Any]:
+    """Wait for the end of a job, and tell meanwhile where it stands; return what is known of it."""
+    while True:
+        about: dict[str, Any] = session.get_job_meta(job)
+        status = str(about["status"])
+        if status.startswith("FINISHED"):
+            return about
         told(stage=standing(session, job) if status == "RUNNING" else f"job {status.lower()}")
         time.sleep(POLL)
-    return status
 
 
 def fetched(session: Session, job: str, scratch: Path) -> Path:
