@@ -21,10 +21,13 @@ TRAVELS = ("rank", "method", "tol", "certainty", "max_rounds", "budget", "center
            "faults", "privacy", "rng")  # fmt: skip
 STAYS = ("data", "engine", "progress")  # with the caller
 UNUSED = (None, False, "contiguous")  # what all other arguments may be
-KINDS = {
+KINDS: dict[str, type[Any]] = {
     name: kind
     for name, kind in vars(options).items()
-    if is_dataclass(kind) and kind.__module__ == options.__name__ and name != "Checkpoint"
+    if isinstance(kind, type)
+    and is_dataclass(kind)
+    and kind.__module__ == options.__name__
+    and name != "Checkpoint"
 }
 ERRORS: dict[str, type[Exception]] = {
     name: kind

@@ -7,6 +7,7 @@ worth telling: ``{"stage": …}``, and at the end ``{"folder": …}`` or ``{"err
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ from localpower.engines.registry import terminable
 from localpower.federation.flare_calls import OUTCOME
 from localpower.federation.flare_kits import FOLDER, SERVER_CLASS, SITE_CLASS, TASK
 
+SETTLED = 4.0  # seconds until the lead of a job can be asked
 POLL = 0.25  # seconds between two looks at a job
 INTERVAL = 0.05  # seconds after which a site asks for work again
 
@@ -124,12 +126,17 @@ def write_job(folder: Path, sites: Sequence[str], lead: str) -> Path:
 
 def finished(session: Session, job: str, told: Told) -> dict[str, Any]:
     """Wait for the end of a job, and tell meanwhile where it stands; return what is known of it."""
+    began = math.inf
     while True:
         about: dict[str, Any] = session.get_job_meta(job)
-        status = str(about["status"])
+        status, stage = str(about["status"]), ""
         if status.startswith("FINISHED"):
             return about
-        told(stage=standing(session, job) if status == "RUNNING" else f"job {status.lower()}")
+        if status == "RUNNING":
+            began = min(began, time.monotonic())
+            if time.monotonic() - began > SETTLED:
+                stage = standing(session, job)
+        told(stage=stage or f"job {status.lower()}")
         time.sleep(POLL)
 
 
@@ -143,7 +150,7 @@ def standing(session: Session, job: str) -> str:
     with suppress(Exception):  # a job that has just begun, or ended, tells nothing
         for group in session.show_stats(job, "server").values():
             return str(group[FOLDER]["stage"])
-    return "job running"
+    return ""
 
 
 def main() -> None:
