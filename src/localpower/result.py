@@ -159,7 +159,7 @@ class Result:
             f"{counted(rounds, 'round')} of the method, {ledger.rounds} with set-up and "
             f"factors: {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
             f"{ledger.messages} messages",
-            *filter(None, [shares.reach_text(self)]),
+            *filter(None, [summary.federation(run), shares.reach_text(self)]),
             *self._certificate(),
             *(f"{count} {TOLD[name]}" for name, count in run.get("missing", {}).items()),
         ]

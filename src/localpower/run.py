@@ -126,6 +126,7 @@ class Run:
         if self.home.only_sums:
             sends_rows = asked.return_u, asked.checkpoint, asked.faults.on_loss == "degrade"
             check_sums(asked.scale, *map(bool, sends_rows))
+            method_for_sums(asked.method)
         if asked.checkpoint is not None:
             check_place(asked.checkpoint.path)
         self.display.stage("reading data")

@@ -368,3 +368,17 @@ def _degraded(run: Mapping[str, Any]) -> Verdict:
         "does not count as converged.",
         "Run again when these workers are back, or with more retries.",
     )
+
+
+def federation(run: Mapping[str, Any]) -> str:
+    """One line about who took part in a federated run; nothing of other runs."""
+    card = run.get("federation")
+    if not card:
+        return ""
+    sites = [str(site["name"]) for site in card["sites"]]
+    named = ", ".join(sites[:SHOWN]) + (" and others" if len(sites) > SHOWN else "")
+    on, private = (str(card[name]).partition(":")[0] for name in ("secure_sum", "privacy"))
+    return (
+        f"federation of {len(sites)} sites ({named}): participation {card['participation']}, "
+        f"secure sum {on}, privacy {private}"
+    )
