@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from localpower.cli.flare import add_flare
 from localpower.cli.options import READING, add_command, add_output, add_reading, reading_of
 from localpower.core.errors import MissingExtra
 from localpower.core.text import counted
@@ -163,8 +164,13 @@ def project(options: argparse.Namespace) -> None:
 
 def add_federation(commands: Any) -> None:
     """Add ``federation`` and ``site``."""
-    made = add_command(commands, "federation", None, "make keys and files for sites that keep "
-                       "their rows", "federation init FOLDER --site north --site south --site west")
+    made = add_command(
+        commands,
+        "federation",
+        None,
+        "make keys and files for sites that keep their rows",
+        "federation init FOLDER --site north --site south --site west",
+    )
     actions = made.add_subparsers(required=True, metavar="ACTION", prog="localpower federation")
     command = add_command(
         actions,
@@ -176,9 +182,14 @@ def add_federation(commands: Any) -> None:
     add = command.add_argument
     add("folder", metavar="FOLDER", help="a new folder")
     add("--site", action="append", required=True, metavar="NAME", help="once for each site")
-    add("--host", default="127.0.0.1", metavar="NAME",
-        help="where sites connect to, and what is listened on (127.0.0.1, this machine only)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        metavar="NAME",
+        help="where sites connect to, and what is listened on (127.0.0.1, this machine only)",
+    )
     add("--port", type=int, default=8443, metavar="N", help="likewise (8443)")  # fmt: skip
+    add_flare(actions)
 
     site = add_command(commands, "site", None, "take part in a federation with rows that stay here",
                        "site join policy.toml")  # fmt: skip

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,11 @@ def command_of(kit: str | Path) -> list[str]:
     A server keeps its jobs in the kit, wherever that is by now.
     """
     kit = Path(kit).resolve()
+    if not (kit / "startup" / "sub_start.sh").is_file():
+        raise ValueError(
+            f"kit='{kit}' is not the kit of a server or of a site: give a folder that holds "
+            "startup/sub_start.sh, as FOLDER/server or FOLDER/north/kit"
+        )
     side = "server" if (kit / "startup" / "fed_server.json").exists() else "client"
     if side == "server":
         _keep_jobs(kit)
@@ -96,6 +102,28 @@ def command_of(kit: str | Path) -> list[str]:
     wanted = ["secure_train=true", "config_folder=config", *dict.fromkeys(told)]
     start = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{side}.json"]
     return [*start, "--set", *wanted]
+
+
+def serve(kit: str | Path) -> None:
+    """Run the server or the site of a kit until it ends, or this process is told to.
+
+    Jobs are processes in sessions of their own, which outlive whoever started them: they are ended,
+    too.
+    """
+    try:
+        import psutil  # type: ignore[import-untyped] # which NVFLARE brings
+    except ImportError as error:
+        raise MissingExtra("a process of NVFLARE", "flare") from error
+    with psutil.Popen(command_of(kit), start_new_session=True) as process:
+        try:
+            status = process.wait()
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                for each in [*process.children(recursive=True), process]:
+                    with suppress(psutil.NoSuchProcess):
+                        each.kill()
+    if status:
+        raise EngineError(f"{kit} ended with status {status}; log.txt in it may say why")
 
 
 def setting(local: str | Path, name: str) -> Path:

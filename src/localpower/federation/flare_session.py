@@ -162,6 +162,8 @@ def main() -> None:
             run(json.load(sys.stdin), told)
     except (AuthenticationError, AuthorizationError) as error:
         told(error=f"NVFLARE does not let this kit submit jobs: {error}")
+    except NoConnection:
+        told(error="the server of NVFLARE is gone: start it again, and then the fit")
     except Exception as error:
         told(error=str(error) or type(error).__name__)
 
