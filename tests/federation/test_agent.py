@@ -608,7 +608,7 @@ def test_nothing_leaves_that_the_journal_cannot_take(tmp_path, monkeypatch):
     run = begun(agents)
     before = agents[0].journal.verify()
     with monkeypatch.context() as full:
-        full.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError("no space left")))
+        full.setattr(os, "fdatasync", lambda file: (_ for _ in ()).throw(OSError("no space left")))
         assert "journal cannot be written" in refusal(agents[0].answer(ask(run, 1, NARROW)))
     assert agents[0].journal.columns == 0
     assert isinstance(said(agents[0].answer(ask(run, 1, NARROW))), Answer)

@@ -5,7 +5,6 @@ It knows no transport. Whatever it is sent, it replies; what it does not do is a
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Callable
@@ -35,6 +34,8 @@ from localpower.federation.messages import (
     as_bytes,
     digest_of,
     from_frame,
+    names_digest,
+    signed_part,
     to_frame,
 )
 from localpower.federation.policy import Policy
@@ -48,6 +49,7 @@ from localpower.worker.sums import to_words
 from localpower.worker.tasks import Prepare, Task
 
 T = TypeVar("T")
+Signed = TypeVar("Signed", Offer, Answer)
 MOST_NAMES = 10_000  # names of columns that are told
 NO_WORDS = np.empty(0, np.uint64)
 
@@ -155,7 +157,10 @@ class SiteAgent:
             digest=names_digest(shape.names),
         )
         told = shape.names if len(shape.names or ()) <= MOST_NAMES else None
-        return replace(offer, signature=as_bytes(self.keys.sign(to_frame(offer))), names=told)
+        return replace(self._signed(offer), names=told)
+
+    def _signed(self, message: Signed) -> Signed:
+        return replace(message, signature=as_bytes(self.keys.sign(signed_part(message))))
 
     def _join(self, asked: Roster, frame: bytes) -> Any:
         run = self._known(asked.run)
@@ -202,7 +207,7 @@ class SiteAgent:
             if isinstance(error, OverflowError):  # that it is one tells of this site alone
                 self._end("numbers were too large")
             return failure
-        reply = to_frame(replace(answer, signature=as_bytes(self.keys.sign(to_frame(answer)))))
+        reply = to_frame(self._signed(answer))
         left = replace(entry, answer=digest_of(reply), words=answer.words.size, columns=charge)
         if earlier is None or earlier.kind == "failed":
             self._note(left)
@@ -283,11 +288,6 @@ class SiteAgent:
         if isinstance(error, DataError):
             return f"site {self.name} has rows that cannot be used; its journal says which"
         return f"a task failed at site {self.name}; its journal says why"
-
-
-def names_digest(names: tuple[str, ...] | None) -> str:
-    """SHA-256 of the names of columns; nothing where they have none."""
-    return "" if names is None else digest_of(json.dumps(names).encode())
 
 
 def _kind(error: Exception) -> str:

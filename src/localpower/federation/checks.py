@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from localpower.core.errors import SiteRefused
 from localpower.federation import masks
 from localpower.federation.journal import Journal
-from localpower.federation.messages import Ask, Offer, OpenRun, Roster, from_frame, to_frame
+from localpower.federation.messages import (
+    Ask,
+    Offer,
+    OpenRun,
+    Roster,
+    from_frame,
+    signed_part,
+    to_frame,
+)
 from localpower.federation.policy import PER_COLUMN, Policy
 from localpower.federation.questions import check_understood, columns_of, reply_size
 from localpower.federation.runs import SiteRun
@@ -70,8 +76,7 @@ def check_roster(policy: Policy, run: SiteRun, roster: Roster) -> None:
         public = offer.identity.tobytes()
         if masks.fingerprint(public) != policy.peers[offer.site]:
             raise SiteRefused(f"{offer.site} has another key than its policy says (peers)")
-        signed = to_frame(replace(offer, signature=np.empty(0, np.uint8), names=None))
-        if not masks.is_signed(public, offer.signature.tobytes(), signed):
+        if not masks.is_signed(public, offer.signature.tobytes(), signed_part(offer)):
             raise SiteRefused(f"the offer of {offer.site} is not signed by it")
         if (offer.run, offer.opened) != (own.run, own.opened):
             raise SiteRefused(f"{offer.site} was asked for another run")
@@ -108,7 +113,7 @@ def check_ask(policy: Policy, journal: Journal, run: SiteRun, asked: Ask) -> Non
     if run.opened.privacy is None and own.rows < PER_COLUMN * columns:
         raise SiteRefused(
             f"{columns} columns at once need {PER_COLUMN} times as many rows, and it has "
-            f"{own.rows}: ask for fewer"
+            f"{own.rows}: take a smaller rank or width"
         )
 
 

@@ -37,6 +37,8 @@ from localpower.federation.messages import (
     Roster,
     digest_of,
     from_frame,
+    names_digest,
+    signed_part,
     to_frame,
 )
 from localpower.result import Result
@@ -147,12 +149,17 @@ class Federation(SumsOnly):
         found: dict[str, R] = {}
         for site, raw in self.link.ask(frame, self.link.names, self.deadline):
             reply = self._taken(site, raw)
-            if isinstance(reply, Offer) and (reply.site, reply.run) != (site, self._run):
+            if isinstance(reply, Offer) and not self._is_offered(site, reply):
                 continue
             if isinstance(reply, kind):
                 found[site] = reply
         self._check_all(found, self.link.names)
         return [found[site] for site in self.link.names]
+
+    def _is_offered(self, site: str, offer: Offer) -> bool:
+        """Whether this is an offer for this run, by this site, as it left there."""
+        named = offer.names is None or names_digest(offer.names) == offer.digest
+        return (offer.site, offer.run) == (site, self._run) and named and _is_signed(offer, offer)
 
     def _taken(self, site: str, raw: bytes) -> Any:
         """Read what a site sent; None of what belongs to another question, or is damaged."""
@@ -238,10 +245,7 @@ class Federation(SumsOnly):
             return False
         plain = not self.only_sums or isinstance(asked.task, Prepare)
         wanted = (0,) if plain else word_shape(asked.task, self.columns)
-        unsigned = to_frame(replace(answer, signature=np.empty(0, np.uint8)))
-        public = self._offers[site].identity.tobytes()
-        signed = is_signed(public, answer.signature.tobytes(), unsigned)
-        return signed and answer.words.shape == wanted
+        return answer.words.shape == wanted and _is_signed(answer, self._offers[site])
 
     def _keep(self, asked: Question, site: str, answer: Answer, seconds: float) -> None:
         number = self.link.names.index(site)
@@ -286,6 +290,11 @@ class Federation(SumsOnly):
         self._over(stopped_card(*self._who(), "stopped: the engine was closed"))
         self.link.close()
         super().close()
+
+
+def _is_signed(message: Offer | Answer, by: Offer) -> bool:
+    public, signature = by.identity.tobytes(), message.signature.tobytes()
+    return is_signed(public, signature, signed_part(message))
 
 
 def check_offers(offers: Sequence[Offer]) -> None:

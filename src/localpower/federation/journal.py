@@ -116,7 +116,7 @@ class Journal:
             while line:
                 line = line[os.write(self._file, line) :]
             if sync:
-                os.fsync(self._file)
+                os.fdatasync(self._file) if hasattr(os, "fdatasync") else os.fsync(self._file)
         except OSError:
             os.ftruncate(self._file, before)
             raise

@@ -6,8 +6,9 @@ rest on. A message checks itself when it is made, also of what came over a wire.
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -226,6 +227,17 @@ def from_frame(frame: bytes, most: int, header: int = MOST_HEADER) -> Any:
     if at != len(frame):
         raise WireError("a frame with more after its end")
     return message
+
+
+def signed_part(message: Offer | Answer) -> bytes:
+    """What a site signs of a message: all but the signature, and names, whose hash is there."""
+    bare = replace(message, signature=_none())
+    return to_frame(replace(bare, names=None) if isinstance(bare, Offer) else bare)
+
+
+def names_digest(names: tuple[str, ...] | None) -> str:
+    """SHA-256 of the names of columns; nothing where they have none."""
+    return "" if names is None else digest_of(json.dumps(names).encode())
 
 
 def digest_of(frame: bytes) -> str:
