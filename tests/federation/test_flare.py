@@ -26,7 +26,7 @@ from localpower.federation.flare_calls import OUTCOME, Call, relive, write_outco
 from localpower.federation.flare_kits import SERVER_CLASS, SITE_CLASS, command_of, make_kits
 from localpower.federation.identity import make_federation
 
-SITES = {"north": 400, "south": 150, "west": 230}
+SITES = {"north": 400, "south": 150, "west-2": 230}
 HOW = {"method": "block_krylov:start=random", "tol": 1e-8, "center": True, "rng": 7}
 CODE = Path(lp.__file__).parents[1]
 
@@ -47,7 +47,7 @@ def write_policies(folder):
     """Three sites with three formats; each says in its own policy where its rows are."""
     for site, rows in shards().items():
         table = pd.DataFrame(rows, columns=[f"x{i}" for i in range(12)])
-        kind = {"north": "csv", "south": "parquet", "west": "npy"}[site]
+        kind = {"north": "csv", "south": "parquet", "west-2": "npy"}[site]
         path = folder / site / f"rows.{kind}"
         if kind == "csv":
             table.to_csv(path, index=False, float_format="%.17g")

@@ -164,13 +164,8 @@ def project(options: argparse.Namespace) -> None:
 
 def add_federation(commands: Any) -> None:
     """Add ``federation`` and ``site``."""
-    made = add_command(
-        commands,
-        "federation",
-        None,
-        "make keys and files for sites that keep their rows",
-        "federation init FOLDER --site north --site south --site west",
-    )
+    made = add_command(commands, "federation", None, "make keys and files for sites that keep "
+                       "their rows", "federation init FOLDER --site north --site south --site west")
     actions = made.add_subparsers(required=True, metavar="ACTION", prog="localpower federation")
     command = add_command(
         actions,
@@ -182,12 +177,8 @@ def add_federation(commands: Any) -> None:
     add = command.add_argument
     add("folder", metavar="FOLDER", help="a new folder")
     add("--site", action="append", required=True, metavar="NAME", help="once for each site")
-    add(
-        "--host",
-        default="127.0.0.1",
-        metavar="NAME",
-        help="where sites connect to, and what is listened on (127.0.0.1, this machine only)",
-    )
+    add("--host", default="127.0.0.1", metavar="NAME",
+        help="where sites connect to, and what is listened on (127.0.0.1, this machine only)")
     add("--port", type=int, default=8443, metavar="N", help="likewise (8443)")  # fmt: skip
     add_flare(actions)
 

@@ -163,7 +163,7 @@ def _provision(folder: Path, sites: Sequence[str], host: str, port: int) -> Path
         "name": PROJECT,
         "participants": [
             {"name": host, "type": "server", "org": "lead", "fed_learn_port": port},
-            *({"name": site, "type": "client", "org": site} for site in sites),
+            *({"name": site, "type": "client", "org": site.replace("-", "_")} for site in sites),
             {"name": LEAD, "type": "admin", "org": "lead", "role": "lead"},
         ],
         "builders": [
