@@ -79,8 +79,8 @@ def check(options: argparse.Namespace) -> None:
     if len(policy.peers) + 1 < policy.min_sites:
         print(f"EVERYTHING WILL BE REFUSED: min_sites = {policy.min_sites}, and peers has "
               f"{len(policy.peers)} others.")  # fmt: skip
-    print(f"With {shape[0]} rows, a question for more than {shape[0] // PER_COLUMN} columns at once "
-          "is refused.")  # fmt: skip
+    most = shape[0] // PER_COLUMN
+    print(f"With so many rows, questions for more than {most} columns at once are refused.")
     answered = _totals(policy.folder / NAME)[1]
     print(f"{answered} of max_columns = {policy.max_columns} columns were answered so far.")
 
@@ -164,8 +164,13 @@ def project(options: argparse.Namespace) -> None:
 
 def add_federation(commands: Any) -> None:
     """Add ``federation`` and ``site``."""
-    made = add_command(commands, "federation", None, "make keys and files for sites that keep "
-                       "their rows", "federation init FOLDER --site north --site south --site west")
+    made = add_command(
+        commands,
+        "federation",
+        None,
+        "make keys and files for sites that keep their rows",
+        "federation init FOLDER --site north --site south --site west",
+    )
     actions = made.add_subparsers(required=True, metavar="ACTION", prog="localpower federation")
     command = add_command(
         actions,
@@ -177,8 +182,12 @@ def add_federation(commands: Any) -> None:
     add = command.add_argument
     add("folder", metavar="FOLDER", help="a new folder")
     add("--site", action="append", required=True, metavar="NAME", help="once for each site")
-    add("--host", default="127.0.0.1", metavar="NAME",
-        help="where sites connect to, and what is listened on (127.0.0.1, this machine only)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        metavar="NAME",
+        help="where sites connect to, and what is listened on (127.0.0.1, this machine only)",
+    )
     add("--port", type=int, default=8443, metavar="N", help="likewise (8443)")  # fmt: skip
     add_flare(actions)
 

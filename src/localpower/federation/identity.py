@@ -1,8 +1,8 @@
 """Who is who in a federation: keys, certificates, pins, and the files that hold them.
 
-One call makes everything: a certificate authority, a server certificate for the coordinator, and for
-each site a client certificate and an identity key that signs its part of a roster. A site's folder
-holds its own secrets and nobody else's, and paths in it are relative: it can be moved as it is.
+One call makes everything: a certificate authority, a server certificate for the coordinator, and
+for each site a client certificate and an identity key that signs its part of a roster. A site's
+folder holds its own secrets and nobody else's, and paths in it are relative: it can be moved.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class FederationFile:
         path = Path(path)
         path = path / FILE if path.is_dir() else path
         found = read_toml(path, "`localpower federation init FOLDER --site NAME ...` makes one")
-        known = {"host": str, "port": int, "listen": str, "secure_sum": str, "wait": (int, float),
-                 "answer": (int, float), "sites": dict}  # fmt: skip
+        number = int | float
+        known: dict[str, Any] = {"host": str, "port": int, "listen": str, "secure_sum": str,
+                                 "wait": number, "answer": number, "sites": dict}  # fmt: skip
         for name, value in found.items():
             if name not in known:
                 raise ValueError(f"{path}: {name!r} is not known; take some of {', '.join(known)}")

@@ -32,7 +32,7 @@ from localpower.federation.policy import Policy
 from localpower.federation.stream import METHOD, SERVICE, Assembly, grpc, options, pieces
 
 KEEP_ALIVE = 20.0  # seconds, as of the coordinator
-SHORTEST, LONGEST = 0.1, 5.0  # seconds between two attempts to connect
+SHORTEST, LONGEST = 0.1, 1.0  # seconds between two attempts to connect
 
 Answer = Callable[[bytes], bytes]
 Say = Callable[[str], None]
@@ -100,9 +100,7 @@ def read_key(path: Path) -> bytes:
         ) from None
 
 
-def answer_stream(
-    channel: Any, address: str, answer: Answer, most: int, say: Say
-) -> str | None:
+def answer_stream(channel: Any, address: str, answer: Answer, most: int, say: Say) -> str | None:
     """Answer as long as a stream lasts.
 
     Returns why there is none, or None if the coordinator has ended it. Raises what cannot get
@@ -199,8 +197,7 @@ def checked_policy(path: str | os.PathLike[str]) -> Policy:
     path = path / POLICY_FILE if path.is_dir() else path
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path} is not there: name the policy.toml in the folder that the coordinator gave "
-            "you"
+            f"{path} is not there: name the policy.toml in the folder that the coordinator gave you"
         )
     policy = Policy.read(path)
     if not policy.data:

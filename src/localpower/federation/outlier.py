@@ -12,7 +12,7 @@ from localpower.core.linalg import Array
 from localpower.data.blocks import Options
 from localpower.data.single_pass import TooNarrow, read_once
 from localpower.result import Result
-from localpower.scores.steps import ToScores
+from localpower.scores.steps import Step, ToScores
 from localpower.worker.shard import Shard
 
 
@@ -61,7 +61,7 @@ def explained_here(
         return explained_here(model, data, replace(options, dtype="float64"), memory, keep)
 
 
-def _share(step: ToScores, blocks: Iterator[Any]) -> float:
+def _share(step: Step, blocks: Iterator[Any]) -> float:
     d = step.width
     scale = np.ones(d) if step.scale is None else step.scale.astype(float)
     V = step.components.T.astype(float)

@@ -58,6 +58,7 @@ def options(keep_alive: float) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", PIECE + HEADER.size),
         ("grpc.keepalive_time_ms", period),
         ("grpc.keepalive_timeout_ms", period),
+        ("grpc.http2.ping_timeout_ms", period),  # without it, a minute
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", period // 2),

@@ -32,7 +32,7 @@ data = ""  # WRITE HERE the path of your rows, as "cohort.parquet" or "/data/coh
 # drop = ["id"]  # or leave these out
 # label = "outcome"  # a column that is set aside
 # missing = "mean"  # rows with gaps: "drop" leaves them out, "mean" fills them in
-coordinator = "{coordinator}"  # where the coordinator listens; this site connects, and opens no port
+coordinator = "{coordinator}"  # where this site connects to; it opens no port itself
 keys = "keys"  # folder of this site's own keys: secret, never sent
 
 # All that is answered: means and variances, products with a basis, the Gram matrix, proposals.
