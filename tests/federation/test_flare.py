@@ -11,6 +11,7 @@ import time
 import warnings
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,9 +20,12 @@ import pytest
 
 import localpower as lp
 from localpower.core.errors import ConvergenceWarning, DataError, EngineError, SiteRefused, warn
+from localpower.core.ledger import Record
+from localpower.progress import Progress
 
 pytest.importorskip("nvflare")
 
+from localpower.federation.flare import Watch
 from localpower.federation.flare_calls import OUTCOME, Call, relive, write_outcome
 from localpower.federation.flare_kits import SERVER_CLASS, SITE_CLASS, command_of, make_kits
 from localpower.federation.identity import make_federation
@@ -29,6 +33,7 @@ from localpower.federation.identity import make_federation
 SITES = {"north": 400, "south": 150, "west-2": 230}
 HOW = {"method": "block_krylov:start=random", "tol": 1e-8, "center": True, "rng": 7}
 CODE = Path(lp.__file__).parents[1]
+COMMAND = [sys.executable, "-m", "localpower"]
 
 
 def shards():
@@ -71,7 +76,7 @@ class Federation:
         with open(self.folder / f"{who}.log", "wb") as log:
             self.started.append(
                 psutil.Popen(
-                    command_of(self.kits[who]),
+                    [*COMMAND, "federation", "start", self.kits[who]],
                     env=environment,
                     stdout=log,
                     stderr=log,
@@ -97,9 +102,12 @@ class Federation:
 
     def stop(self):
         ended = self.processes()
-        for each in ended:  # a job has a session of its own
+        for each in self.started:
+            each.terminate()
+        left = psutil.wait_procs(ended, 20)[1]
+        for each in left:  # whatever it is, it does not outlive the tests
             each.kill()
-        assert not psutil.wait_procs(ended, 20)[1]
+        assert not left
 
     def submit(self, change):
         """Submit a job from a process of its own, after a `change` of what is submitted."""
@@ -136,7 +144,16 @@ def federation(tmp_path_factory):
     folder, port = tmp_path_factory.mktemp("flare"), free_port()
     make_federation(folder, list(SITES))
     write_policies(folder)
-    running = Federation(folder, make_kits(folder, list(SITES), port=port))
+    done = subprocess.run(
+        [*COMMAND, "federation", "flare", folder, "--port", str(port)],
+        env=dict(os.environ, PYTHONPATH=str(CODE)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"localpower federation start {folder / 'server'}" in done.stdout
+    kits = {"server": folder / "server", "lead": folder / "lead"}
+    running = Federation(folder, kits | {site: folder / site / "kit" for site in SITES})
     try:
         running.start("server")
         running.wait_for(port)
@@ -148,8 +165,8 @@ def federation(tmp_path_factory):
 
 
 def test_a_fit_has_the_bits_of_a_sum_in_one_process(federation):
-    engine = f"flare:{federation.kits['lead']}"
-    found = lp.svd("sites", 3, engine=engine, **HOW)
+    engine, seen = f"flare:{federation.kits['lead']}", []
+    found = lp.svd("sites", 3, engine=engine, callback=lambda r, _: seen.append(r), **HOW)
     here = lp.svd(list(shards().values()), 3, engine="ring", **HOW)
     assert found.converged
     for name in ("components", "singular_values", "mean", "explained_variance", "basis"):
@@ -160,6 +177,7 @@ def test_a_fit_has_the_bits_of_a_sum_in_one_process(federation):
     told = {**HOW, "engine": engine}
     for name, value in told.items():
         assert f"{name}={value!r}" in found.run["call"]
+    assert seen == list(found.history)
     listening = federation.listening()
     assert len(listening) >= 4
     assert {address.ip for address in listening} <= {"127.0.0.1", "::1"}
@@ -263,7 +281,6 @@ def test_errors_name_what_to_do(kits, tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"callback": lambda record, state: None}, "callback="),
         ({"warm_start": lp.svd(np.eye(3), 1, rng=0)}, "warm_start="),
         ({"rng": np.random.default_rng(0)}, "rng= a whole number"),
         ({"rank": min}, "rank="),
@@ -275,6 +292,18 @@ def test_errors_name_what_to_do(kits, tmp_path):
 def test_what_cannot_travel_is_refused_before_a_job_is_submitted(kits, given, said):
     with pytest.raises((ValueError, EngineError), match=said):
         lp.svd("sites", **({"rank": 2, "rng": 0, "engine": f"flare:{kits['lead']}"} | given))
+
+
+def test_a_callback_sees_each_round_once_and_cannot_end_a_job():
+    seen = []
+    asked = SimpleNamespace(callback=lambda record, _: seen.append(record.round) or len(seen) == 2)
+    watch = Watch(SimpleNamespace(display=Progress(False), asked=asked))
+    one, two = (Record(number, 1, 0, 0, 0.0) for number in (1, 2))
+    watch.rounds([one])
+    watch.rounds([one])
+    with pytest.raises(EngineError, match="max_rounds"):
+        watch.rounds([one, two])
+    assert seen == [1, 2]
 
 
 def test_a_call_is_plain_data_there_and_back():

@@ -13,9 +13,10 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, TypeVar, cast
@@ -40,7 +41,6 @@ from localpower.federation.flare_kits import FOLDER, TASK, setting
 from localpower.federation.identity import FederationFile
 from localpower.federation.link import Link
 from localpower.federation.messages import Refusal, to_frame
-from localpower.progress import Progress
 from localpower.result import Result
 from localpower.run import Run
 from localpower.worker.shard import OpenBlock, Shard
@@ -48,6 +48,7 @@ from localpower.worker.tasks import Task as WorkerTask
 
 R = TypeVar("R")
 FRAME = "frame"
+RECENT = 1000  # rounds that a lead tells of
 LOOK = 0.5  # seconds between two looks at whether the job was ended
 GRACE = 10.0  # seconds for the process that submitted a job to end it
 LATENCY, BANDWIDTH = 0.03, 1e7  # of a hop, in seconds; bytes a second
@@ -120,7 +121,7 @@ class Lead(Controller):  # type: ignore[misc]
     def __init__(self, asked: str) -> None:
         super().__init__()
         self._call = Call.read(asked)
-        self._stage = "job running"
+        self._records: deque[dict[str, Any]] = deque(maxlen=RECENT)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Nothing is to be started."""
@@ -129,11 +130,11 @@ class Lead(Controller):  # type: ignore[misc]
         """Nothing is to be stopped."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Tell where the run stands, if that is asked."""
+        """Tell of the last rounds, if that is asked."""
         super().handle_event(event_type, fl_ctx)
         if event_type == InfoCollector.EVENT_TYPE_GET_STATS:
             collector = fl_ctx.get_prop(InfoCollector.CTX_KEY_STATS_COLLECTOR)
-            collector.add_info(FOLDER, {"stage": self._stage})
+            collector.add_info(FOLDER, {"records": list(self._records)})
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Fit a model with all sites of the job."""
@@ -159,8 +160,7 @@ class Lead(Controller):  # type: ignore[misc]
         found.save(folder / "model")
 
     def _note(self, record: Record, state: Any) -> None:
-        known = "" if record.angle is None else f", certified angle {record.angle:.1e}"
-        self._stage = f"round {record.round}{known}"
+        self._records.append(asdict(record))
 
 
 class SiteExecutor(Executor):  # type: ignore[misc]
@@ -234,14 +234,16 @@ class Flare(Engine):
                 f"data={data!r}: rows stay at the sites of a federation; give 'sites' as data"
             )
         call = Call.of(run.asked, self.federation.secure_sum, self.federation.answer)
+        watch = Watch(run)
         with tempfile.TemporaryDirectory() as scratch:
-            folder = self._job(call, Path(scratch), run.display)
+            folder = self._job(call, Path(scratch), watch)
             relive(folder)
             found = Result.load(folder / "model")
+        watch.rounds(found.history)
         about = {"engine": "flare", "call": run.asked.call({})}
         return cast(R, replace(found, run=dict(found.run) | about))
 
-    def _job(self, call: Call, scratch: Path, display: Progress) -> Path:
+    def _job(self, call: Call, scratch: Path, watch: Watch) -> Path:
         """Run a job from a process of its own; return the folder of what it wrote."""
         asked = {
             "kit": str(self.kit.resolve()),
@@ -265,7 +267,9 @@ class Flare(Engine):
             for line in process.stdout:
                 told = json.loads(line) if line.strip() else {}
                 if "stage" in told:
-                    display.stage(told["stage"])
+                    watch.display.stage(told["stage"])
+                elif "records" in told:
+                    watch.rounds([Record(**record) for record in told["records"]])
                 elif "folder" in told:
                     return Path(told["folder"])
                 elif "error" in told:
@@ -283,6 +287,28 @@ class Flare(Engine):
     def map(self, task: WorkerTask[R], order: Iterable[int] | None = None) -> NoReturn:
         """Say that nothing can be asked from here."""
         self.place(())
+
+
+class Watch:
+    """Shows the rounds of a run that is somewhere else, and has the callback see them."""
+
+    def __init__(self, run: Run) -> None:
+        self.display, self._callback = run.display, run.asked.callback
+        self._history: list[Record] = []
+
+    def rounds(self, records: Sequence[Record]) -> None:
+        """Take note of the last rounds."""
+        last = self._history[-1].round if self._history else 0
+        new = [record for record in records if record.round > last]
+        self._history += new
+        self.display.round(self._history)
+        no_state: Any = None  # it stays where the run is
+        for record in new:
+            if self._callback is not None and self._callback(record, no_state):
+                raise EngineError(
+                    "callback= wants to end the run, and a job goes on to its own end: give "
+                    "max_rounds= or budget= instead"
+                )
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from localpower.shape_checks import check_sums, method_for_sums
 
 TRAVELS = ("rank", "method", "tol", "certainty", "max_rounds", "budget", "center", "scale",
            "faults", "privacy", "rng")  # fmt: skip
-STAYS = ("data", "engine", "progress")  # with the caller
+STAYS = ("data", "engine", "progress", "callback")  # with the caller
 UNUSED = (None, False, "contiguous")  # what all other arguments may be
 KINDS: dict[str, type[Any]] = {
     name: kind

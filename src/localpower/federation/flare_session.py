@@ -1,7 +1,8 @@
 """One job at an NVFLARE server, from a process of its own: NVFLARE's threads end with that.
 
 Reads what is asked as JSON from standard input, and writes a line of JSON for everything that is
-worth telling: ``{"stage": …}``, and at the end ``{"folder": …}`` or ``{"error": …}``.
+worth telling: ``{"stage": …}`` and ``{"records": …}``, and at the end ``{"folder": …}`` or
+``{"error": …}``.
 """
 
 from __future__ import annotations
@@ -129,14 +130,15 @@ def finished(session: Session, job: str, told: Told) -> dict[str, Any]:
     began = math.inf
     while True:
         about: dict[str, Any] = session.get_job_meta(job)
-        status, stage = str(about["status"]), ""
+        status = str(about["status"])
         if status.startswith("FINISHED"):
             return about
-        if status == "RUNNING":
-            began = min(began, time.monotonic())
-            if time.monotonic() - began > SETTLED:
-                stage = standing(session, job)
-        told(stage=stage or f"job {status.lower()}")
+        began = min(began, time.monotonic() if status == "RUNNING" else math.inf)
+        records = recent(session, job) if time.monotonic() - began > SETTLED else []
+        if records:
+            told(records=records)
+        else:
+            told(stage=f"job {status.lower()}")
         time.sleep(POLL)
 
 
@@ -145,12 +147,11 @@ def fetched(session: Session, job: str, scratch: Path) -> Path:
     return Path(session.download_job_result(job, str(scratch))) / "workspace" / FOLDER
 
 
-def standing(session: Session, job: str) -> str:
-    """What the lead tells of its rounds."""
+def recent(session: Session, job: str) -> list[dict[str, Any]]:
+    """The last rounds, as the lead tells."""
     with suppress(Exception):  # a job that has just begun, or ended, tells nothing
-        for group in session.show_stats(job, "server").values():
-            return str(group[FOLDER]["stage"])
-    return ""
+        return list(session.show_stats(job, "server")["server"][FOLDER]["records"])
+    return []
 
 
 def main() -> None:
