@@ -6,7 +6,7 @@ One process for each site, mutual TLS on loopback. `bare` is one message to ever
 bytes back, on a stream of gRPC without anything of ours; `ours` is the same through the link that
 `sites:` uses: pieces, names, deadlines. Both are up at once and take turns, so that whatever else
 the machine does meets both. Seconds are medians, `ratio` is that of the medians, and `best` that of
-the quickest rounds.
+the quickest rounds. `flare` is NVFLARE's round of the same bytes (`flare_rounds.py`), before them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from queue import SimpleQueue
 from statistics import median
 from threading import Thread
 
+from flare_rounds import rounds as flare_rounds
+
 import localpower as lp
 from localpower.federation.grpc_link import DaemonThreads, GrpcLink
 from localpower.federation.identity import FederationFile, make_federation
@@ -35,7 +37,8 @@ from localpower.federation.stream import METHOD, SERVICE, grpc
 
 SIZES, SITES = (80_000, 2_400_000, 16_000_000), (3, 10)
 ENDLESS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-FIELDS = ("bytes", "sites", "bare", "ours", "ratio", "best", "load", "cores", "grpc", "version")
+FIELDS = ("bytes", "sites", "bare", "ours", "ratio", "best", "flare", "load", "cores", "grpc",
+          "version")  # fmt: skip
 START = 60.0  # seconds for sites to connect
 
 
@@ -168,11 +171,14 @@ def main() -> None:
         table = csv.DictWriter(stream, FIELDS)
         table.writeheader()
         print(f"{platform.machine()}, {os.cpu_count()} cores; seconds of a round")
-        print(f"{'bytes':>10} {'sites':>5} {'bare':>8} {'ours':>8} {'ratio':>6} {'best':>6}")
+        heads = "bytes", "sites", "bare", "ours", "ratio", "best", "flare"
+        print("{:>10} {:>5} {:>8} {:>8} {:>6} {:>6} {:>6}".format(*heads))
         for count in SITES:
+            flare = flare_rounds(count, SIZES, min(options.repeats, 7))
             for row in measure(count, options.repeats):
-                print("{bytes:>10} {sites:>5} {bare:>8} {ours:>8} {ratio:>6} {best:>6}".format(
-                    **row), flush=True)  # fmt: skip
+                row["flare"] = f"{flare[row['bytes']]:.2g}"
+                print("{bytes:>10} {sites:>5} {bare:>8} {ours:>8} {ratio:>6} {best:>6} "
+                      "{flare:>6}".format(**row), flush=True)  # fmt: skip
                 table.writerow(row | about)
 
 

@@ -273,6 +273,7 @@ def _asked(given: dict[str, Any]) -> Asked:
         callback=callback,
         call=lambda more: _call(given, more | ({} if seed is None else {"rng": seed})),
         given_certainty=given["certainty"],
+        given=given,
         privacy=given["privacy"],
     )
 

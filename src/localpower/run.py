@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -78,6 +78,7 @@ class Asked:
     callback: Callback | None
     call: Callable[[dict[str, Any]], str]
     given_certainty: float | str
+    given: Mapping[str, Any]
     privacy: Privacy | None = None
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from localpower.cli.flare import add_flare
 from localpower.cli.options import READING, add_command, add_output, add_reading, reading_of
 from localpower.core.errors import MissingExtra
 from localpower.core.text import counted
@@ -190,6 +191,7 @@ def add_federation(commands: Any) -> None:
         help="where sites connect to, and what is listened on (127.0.0.1, this machine only)",
     )
     add("--port", type=int, default=8443, metavar="N", help="likewise (8443)")  # fmt: skip
+    add_flare(actions)
 
     site = add_command(commands, "site", None, "take part in a federation with rows that stay here",
                        "site join policy.toml")  # fmt: skip

@@ -63,6 +63,7 @@ ROWS = {
         "mpi", True, True, shared=True,
     ),
     "sites": Row("localpower.federation.sites:Sites", extra="federation", takes_path=True),
+    "flare": Row("localpower.federation.flare:Flare", extra="flare", takes_path=True),
 }  # fmt: skip
 
 
@@ -119,8 +120,9 @@ def connect(address: Any) -> Engine:
         and stop it when they are closed; ``"dask://host:8786"`` (or ``"tcp://host:8786"``, as Dask
         says it), ``"ray://host:10001"`` and ``"spark://host:7077"`` are clusters that run already,
         and ``"mpi"`` is the job that this process is part of. ``"sites:federation.toml"`` is a
-        federation, whose rows stay at its sites. A `distributed.Client`, a
-        `SparkSession` or an MPI communicator is used as it is, and never closed.
+        federation, whose rows stay at its sites, and ``"flare:KIT"`` one that NVFLARE connects. A
+        `distributed.Client`, a `SparkSession` or an MPI communicator is used as it is, and never
+        closed.
 
     Examples
     --------
