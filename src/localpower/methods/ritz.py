@@ -35,7 +35,7 @@ import numpy as np
 
 from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
 from localpower.core.linalg import Array, svd
-from localpower.core.rounding import from_wire, to_wire
+from localpower.core.rounding import from_wire, to_bytes
 from localpower.engines.base import Engine
 from localpower.methods.local_power import orthonormal, to_send
 from localpower.methods.model import corrected, enough, largest_outside
@@ -96,7 +96,10 @@ class RitzState(SearchState):
         return SearchState.rounding_errors(self, rank)
 
     def standing(self, rounding: WireRounding) -> Standing | None:
-        """How good the answer is known to be."""
+        """How good the answer is known to be; of a merged start, only the gap."""
+        if self.exact is None and len(self.values) > self.rank:
+            k, top = self.rank, float(self.values[0]) or 1.0
+            return Standing(1.0, float(self.values[k - 1] - self.values[k]) / top)
         return rounding.standing(self.exact, self.rounding_errors(self.rank)[0])
 
     def ritz(self) -> Ritz | None:
@@ -210,11 +213,11 @@ def merged(
     """
     d, width = random.shape
     wide = min(max(wide, width), d)
-    reply = "" if rounding is None else "float32"  # fewer digits would cost the proof
+    loss = 0.0 if rounding is None else rounding.for_start(wide == d)
     part = 1.0 if wide == d else part  # all of them are the answer
-    task = LeadingFactor(wide, 2 * wide, reply, part, MODELLED if model else MERGED)
+    task = LeadingFactor(wide, 2 * wide, loss, part, MODELLED if model else MERGED)
     total = engine.sum(task) if model else engine.sum(task).cut(wide)
-    U, sizes, _ = svd(total.factor.astype(np.float64, copy=False))
+    U, sizes, _ = svd(from_wire(total.factor))
     kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())
     F, hidden = U[:, :kept], total.rest + float(np.square(sizes[kept:]).max(initial=0.0))
     squares, hidden = np.square(sizes[:kept]), hidden if 0 <= hidden < np.inf else float("inf")
@@ -318,17 +321,18 @@ def _round(
     rounding: WireRounding | None,
 ) -> RitzState:
     """Multiply the block and the probes; let all shards propose in the same round if wanted."""
-    sent, reply, name = Q, "", ""
+    sent, loss, name = Q, 0.0, ""
     if rounding is not None:
-        name, reply = rounding.name, rounding.for_block(state.standing(rounding))
-        sent = to_wire(Q, name)
+        name, standing = rounding.name, state.standing(rounding)
+        loss = rounding.for_block(standing) * float(state.values[:1].sum())
+        sent = to_bytes(Q, rounding.for_proposal(standing))
     proposed, block = None, state.probe_block
     probes = None if block is None else to_send(block, engine.dtype, rounding)
     answer: Product | Proposal
     if not proposal.startswith("all") or state.exact is None:
-        answer = engine.sum(PowerSteps(sent, 1, reply=reply, probes=probes))
+        answer = engine.sum(PowerSteps(sent, 1, probes=probes, loss=loss))
     else:
-        task = _refine(engine, sent, *state.exact, steps, reply, name)
+        task = _refine(engine, sent, *state.exact, steps, loss, name)
         answer = engine.sum(replace(task, probes=probes))
         proposed = from_wire(answer.proposal)
     product = from_wire(answer.product)
@@ -426,17 +430,16 @@ def _exchange(engine: Engine, state: RitzState, steps: int, rounding: WireRoundi
     """Let the anchor shard propose."""
     assert state.exact is not None
     X, image = state.exact
-    name = "" if rounding is None else rounding.name
-    task = _refine(engine, X[:, :0], X, image, steps, name, name)
+    task = _refine(engine, X[:, :0], X, image, steps, 0.0, rounding.name if rounding else "")
     (reply,) = engine.map(task, engine.anchor_first()[:1])
     return from_wire(reply.proposal)
 
 
 def _refine(
-    engine: Engine, block: Array, X: Array, image: Array, steps: int, reply: str, name: str
+    engine: Engine, block: Array, X: Array, image: Array, steps: int, loss: float, name: str
 ) -> Refine:
     def message(A: Array) -> Array:
         return np.ascontiguousarray(A.astype(engine.dtype, copy=False))
 
     block = block if name else message(block)
-    return Refine(block, message(X), message(image), steps, sum(engine.rows), reply, name)
+    return Refine(block, message(X), message(image), steps, sum(engine.rows), loss, name)

@@ -7,8 +7,12 @@ always be rounded, as the server goes on with what it sent. What is summed is ro
   the difference ``D`` from one whose exact product is known: ``AᵀA Z = AᵀA Z_r + AᵀA D``, where
   only the small second part is rounded.
 - in LocalRitz, the part that the new block has in the answer, times the rounding, is less than
-  half of what the tolerance allows: early blocks are sent in full, late ones need few digits. Where
-  rounding is what is left in the residual, the answer itself is multiplied once more, in full.
+  half of what the tolerance allows. Shards are told how much a column may lose, and take as many
+  bytes as that needs (`to_bytes`): five or six at first, one or two at last. Where rounding is what
+  is left in the residual, the answer itself is multiplied once more, in full.
+
+What LocalRitz only proposes, its merged start and its blocks, loses what `COARSE` allows, or more
+where a block need not be better than that.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ from localpower.core.linalg import Array
 from localpower.core.rounding import UNITS
 
 SAFETY = 10  # times that rounding is below what is still wrong
+SHARP = 0.01  # of the gap: what may be lost of the image of any block, as the bound needs that
+WHOLE = 1e-4  # of the tolerance: what rounding may do where all pairs are sent, whatever the gap
+COARSE = {"float32": 2.0**-20, "bfloat16": 2.0**-12}  # what a proposal may lose, of its norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +78,27 @@ class WireRounding:
         """Whether rounding so far is what keeps the residual from being smaller."""
         return found is not None and found.noise > 0 and found.residual <= 2 * found.noise
 
-    def for_block(self, found: Standing | None) -> str:
-        """The type with the fewest bytes in which products of LocalRitz's next block may come."""
-        part = 1.0 if found is None or not found.gap else min(1.0, found.residual / found.gap)
-        gap = 0.0 if found is None else found.gap
-        goal = max(self.tol * gap, ROUNDING * self.eps) / 2
-        known = [(name, unit) for name, unit in UNITS.items() if unit <= UNITS[self.name]]
-        fits = [name for name, unit in known if unit * self.spread * part <= goal]
-        return fits[-1] if fits else "float64"
+    def for_block(self, found: Standing | None) -> float:
+        """What a column of a product of LocalRitz's next block may lose, of the largest value.
+
+        Shards add, so that each may lose its part of this.
+        """
+        if found is None:
+            return 0.0
+        goal = max(self.tol * found.gap, ROUNDING * self.eps) / 2
+        share = 2 * math.sqrt(self.rank) * self.shards  # the loss of a column is also in its row
+        return min(goal / found.part, SHARP * found.gap) / share
+
+    def for_start(self, whole: bool) -> float:
+        """What rounding may do to a pair of a merged start; the `whole` of them is the answer."""
+        return max(WHOLE * self.tol, self.eps) / 2 if whole else COARSE[self.name]
+
+    def for_proposal(self, found: Standing | None) -> float:
+        """What a column of that block itself may lose: it need not be better than what is wanted."""
+        if found is None:
+            return COARSE[self.name]
+        goal = max(self.tol * found.gap, ROUNDING * self.eps) / 2
+        return max(COARSE[self.name], min(goal / found.part, 1.0) / SAFETY**2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +111,8 @@ class Standing:
     residual: float
     gap: float
     noise: float = 0.0
+
+    @property
+    def part(self) -> float:
+        """The part that a new block has in the answer."""
+        return min(1.0, self.residual / self.gap) if self.gap else 1.0
