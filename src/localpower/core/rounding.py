@@ -53,9 +53,8 @@ def to_bytes(A: Array, loss: Array | float) -> Any:
     high, low = np.frexp(most)[1], np.frexp(unit)[1] - 1  # most < 2**high, 2**low <= unit
     widths = np.where(most > 0, np.maximum(-(-(high - low + 1) // 8), 1), 1)
     size = 2 * HEAD.itemsize + r * (1 + EXPONENT.itemsize) + d * int(widths.sum())
-    if not (np.isfinite(most).all() and (unit[most > 0] > 0).all()) or size >= A.nbytes:
-        return np.ascontiguousarray(A)
-    if widths.max(initial=0) > WIDEST:
+    fits = np.isfinite(most).all() and (unit[most > 0] > 0).all() and (widths <= WIDEST).all()
+    if not fits or size >= A.nbytes:
         return np.ascontiguousarray(A)
     exponents = high - (8 * widths - 1)
     whole = np.rint(np.ldexp(wide, -exponents)).astype("<i8", order="C")
@@ -76,20 +75,22 @@ def rounded_to(A: Array, loss: Array | float) -> tuple[Any, Array | None]:
 
 
 def shape_of(A: Any) -> tuple[int, ...]:
-    """Shape of what was sent; that of bytes which are no columns is theirs."""
-    shape: tuple[int, ...] = A.shape
-    if A.dtype != np.uint8 or A.ndim != 1 or len(A) < 2 * HEAD.itemsize:
+    """Shape of a matrix as it was sent; none, if it is made of bytes that mean nothing."""
+    if A.dtype != np.uint8:
+        shape: tuple[int, ...] = A.shape
         return shape
+    if A.ndim != 1 or len(A) < 2 * HEAD.itemsize:
+        return ()
     d, r = A[: 2 * HEAD.itemsize].view(HEAD).tolist()
     start = 2 * HEAD.itemsize + r * (1 + EXPONENT.itemsize)
     widths = A[2 * HEAD.itemsize :][:r]
-    fits = len(A) == start + d * int(widths.sum(dtype=np.int64)) and len(widths) == r
-    return (d, r) if fits and ((widths > 0) & (widths <= WIDEST)).all() else shape
+    known = ((widths > 0) & (widths <= WIDEST)).all()
+    return (d, r) if known and len(A) == start + d * int(widths.sum(dtype=np.int64)) else ()
 
 
 def _from_bytes(A: Any) -> Array:
     """Undo `to_bytes`."""
-    if len(shape_of(A)) != 2:
+    if not shape_of(A):
         raise ValueError(f"{A.size} bytes that are not the columns of a matrix")
     d, r = shape_of(A)
     widths, at = A[2 * HEAD.itemsize :][:r], 2 * HEAD.itemsize + r
@@ -101,7 +102,9 @@ def _from_bytes(A: Any) -> Array:
         part = A[at : (at := at + d * len(mine) * width)]
         digits[:, :, 8 - width :] = part.reshape(d, len(mine), width)
         whole[:, mine] = digits.view("<i8")[:, :, 0] >> (64 - 8 * width)  # with their signs
-    return np.ldexp(whole.astype(np.float64), exponents)
+    with np.errstate(over="ignore"):  # what is too large is found not to be finite
+        found: Array = np.ldexp(whole.astype(np.float64), exponents)
+    return found
 
 
 def from_wire(A: Any, dtype: DTypeLike = np.float64) -> Array:

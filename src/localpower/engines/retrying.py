@@ -218,7 +218,7 @@ def _keyed(task: Any, key: str) -> Any:
 def sound(reply: Any, shapes: Shapes) -> bool:
     """Whether the arrays of a reply can be used: they have these shapes, and all is finite."""
     return all(
-        (A.shape == shapes[name] or _like(shape_of(A), shapes[name]))
+        ((shape := shape_of(A)) == shapes[name] or _like(shape, shapes[name]))
         and (name in EXTREMES or finite(A))
         for name, A in arrays(reply)
     )

@@ -24,7 +24,6 @@ import numpy as np
 
 from localpower.core.certificate import ROUNDING, Ritz
 from localpower.core.linalg import Array
-from localpower.core.rounding import UNITS
 
 SAFETY = 10  # times that rounding is below what is still wrong
 SHARP = 0.01  # of the gap: what may be lost of the image of any block, as the bound needs that
@@ -78,27 +77,32 @@ class WireRounding:
         """Whether rounding so far is what keeps the residual from being smaller."""
         return found is not None and found.noise > 0 and found.residual <= 2 * found.noise
 
-    def for_block(self, found: Standing | None) -> float:
-        """What a column of a product of LocalRitz's next block may lose, of the largest value.
+    def wanted(self, found: Standing) -> float:
+        """What may be wrong with the image of LocalRitz's next block, of the largest value."""
+        return max(self.tol * found.gap, ROUNDING * self.eps) / (2 * found.part)
 
-        Shards add, so that each may lose its part of this.
+    def for_block(self, found: Standing | None) -> float:
+        """What a shard may take from a column of that image, of the largest value.
+
+        All shards add to what is wrong, and it is in a row of the projected matrix as in a column.
         """
         if found is None:
             return 0.0
-        goal = max(self.tol * found.gap, ROUNDING * self.eps) / 2
-        share = 2 * math.sqrt(self.rank) * self.shards  # the loss of a column is also in its row
-        return min(goal / found.part, SHARP * found.gap) / share
+        most = min(self.wanted(found), SHARP * found.gap)
+        return most / (2 * math.sqrt(self.rank) * self.shards)
 
     def for_start(self, whole: bool) -> float:
         """What rounding may do to a pair of a merged start; the `whole` of them is the answer."""
         return max(WHOLE * self.tol, self.eps) / 2 if whole else COARSE[self.name]
 
     def for_proposal(self, found: Standing | None) -> float:
-        """What a column of that block itself may lose: it need not be better than what is wanted."""
-        if found is None:
-            return COARSE[self.name]
-        goal = max(self.tol * found.gap, ROUNDING * self.eps) / 2
-        return max(COARSE[self.name], min(goal / found.part, 1.0) / SAFETY**2)
+        """What a column of the block itself may lose: it need not be better than its image."""
+        coarse = COARSE[self.name]
+        return coarse if found is None else max(coarse, min(self.wanted(found), 1.0) / SAFETY**2)
+
+    def for_basis(self, found: Standing | None) -> float:
+        """What a vector may lose from which shards go on alone; its image, of the largest value."""
+        return 0.0 if found is None else found.residual / SAFETY**3
 
 
 @dataclass(frozen=True, slots=True)

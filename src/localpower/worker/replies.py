@@ -158,18 +158,21 @@ class Eigenvectors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
-    """A factor F, (d, c), of some rows A, ``FFᵀ ⪯ AᵀA ⪯ FFᵀ + rest·I``; the sum is of all rows.
+    """A factor F, (d, c), of some rows A: ``FFᵀ - over·I ⪯ AᵀA ⪯ FFᵀ + rest·I``.
 
-    A sum keeps `width` columns, the leading ones; what it drops is added to `rest`.
+    Without rounding for the wire, `over` is 0. The sum is of all rows. It keeps `width` columns,
+    the leading ones; what it drops is added to `rest`.
     """
 
     factor: Array
     rest: float
     width: int
+    over: float = 0.0
 
     def __add__(self, other: LowRank) -> LowRank:
         factors = [F if F.dtype != np.uint8 else from_wire(F) for F in (self.factor, other.factor)]
-        both = LowRank(np.hstack(factors), self.rest + other.rest, self.width)
+        rest, over = self.rest + other.rest, self.over + other.over
+        both = LowRank(np.hstack(factors), rest, self.width, over)
         return both if both.factor.shape[1] <= self.width else both.cut(self.width)
 
     def cut(self, width: int) -> LowRank:
@@ -180,7 +183,7 @@ class LowRank:
         dropped = max(float(squares[left - 1]), 0.0) if left > 0 else 0.0
         lost = ROUNDING * np.finfo(np.float64).eps * float(squares[-1:].sum())
         kept = np.ascontiguousarray(F @ V[:, ::-1][:, :width])
-        return LowRank(kept, self.rest + dropped + lost, self.width)
+        return LowRank(kept, self.rest + dropped + lost, self.width, self.over)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

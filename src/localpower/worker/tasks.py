@@ -400,14 +400,14 @@ class LeadingFactor(Task[LowRank]):
             enough = np.searchsorted(np.cumsum(squares), self.part * matrix.trace(), "right") + 1
             rest += float(squares[self.times * enough :][:1].sum())
             factor = np.ascontiguousarray(factor[:, : self.times * enough])
-        sent = factor
+        sent, changed = factor, 0.0
         if self.loss and factor.size:
             wide = factor.astype(np.float64, copy=False)
             sizes = np.linalg.norm(wide, axis=0)
             top = float(sizes.max())
             sent = to_bytes(factor, self.loss * top**2 / np.maximum(sizes, TINY * top or 1.0))
-            rest += _changed(wide, from_wire(sent) - wide)
-        return LowRank(np.ascontiguousarray(sent), rest, self.most)
+            changed = _changed(wide, from_wire(sent) - wide)
+        return LowRank(np.ascontiguousarray(sent), rest + changed, self.most, changed)
 
 
 def _changed(F: Array, E: Array) -> float:
