@@ -21,7 +21,7 @@ from localpower.core.certificate import (
     ritz_turn,
 )
 from localpower.core.linalg import EIGH_COLUMNS
-from localpower.core.rounding import UNITS, from_wire
+from localpower.core.rounding import from_wire
 from localpower.engines.inline import Inline
 from localpower.methods import exact
 from localpower.methods.state import turned_noises
@@ -840,16 +840,29 @@ def test_the_trace_is_that_of_the_rows_shifted_and_scaled(make, zeros):
     np.testing.assert_allclose(matrix.trace(), np.square((A - shift) * factor).sum())
 
 
-@pytest.mark.parametrize("reply", ["float32", "bfloat16"])
-def test_rounding_of_a_factor_for_the_wire_is_in_its_bound(reply):
-    A = part(9, 5, 0)
-    full, rounded = (LeadingFactor(2, 7, name)(local(A)) for name in ("", reply))
-    assert full.width == rounded.width == 7
-    size, unit = np.linalg.norm(full.factor), UNITS[reply]
-    added = unit * size * (2 * np.linalg.norm(full.factor, 2) + unit * size)
-    np.testing.assert_allclose(rounded.rest, full.rest + added, rtol=1e-9)
-    F = from_wire(rounded.factor)
-    assert below(A.T @ A, F @ F.T + rounded.rest * np.eye(5))
+@pytest.mark.parametrize("loss", [1e-10, 1e-6, 1e-3, 1e-1])
+@pytest.mark.parametrize(("d", "width"), [(40, 3), (40, 30)])
+def test_rounding_of_a_factor_for_the_wire_is_in_its_bound(loss, d, width):
+    A = part(90, d, 0) * 0.8 ** np.arange(d)
+    full, rounded = (LeadingFactor(width, 99, x)(local(A)) for x in (0.0, loss))
+    assert full.width == rounded.width == 99
+    F, G = full.factor, from_wire(rounded.factor)
+    assert rounded.factor.nbytes < F.nbytes
+    sizes = np.linalg.norm(F, axis=0)
+    widths = rounded.factor[8 : 8 + len(sizes)]
+    changes = np.linalg.norm(F - G, axis=0) * sizes
+    assert (changes <= loss * sizes.max() ** 2)[widths > 1].all()
+    changed = np.linalg.norm(G @ G.T - F @ F.T, 2)
+    assert changed <= rounded.over <= changed + 1e-14 * np.square(F).sum()
+    np.testing.assert_allclose(rounded.rest, full.rest + rounded.over, rtol=1e-12)
+    assert full.over == 0.0
+    both = rounded + rounded
+    assert both.over == both.cut(2).over == 2 * rounded.over
+    np.testing.assert_allclose(both.factor, np.hstack([G, G]))
+    for total, times in ((rounded, 1), (both, 2), (both.cut(width), 2)):
+        H = from_wire(total.factor)
+        assert below(times * A.T @ A, H @ H.T + total.rest * np.eye(d))
+    assert below(G @ G.T - rounded.over * np.eye(d), A.T @ A)
 
 
 def placed(*parts):

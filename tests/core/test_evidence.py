@@ -18,7 +18,7 @@ from localpower.core.evidence import (
     draw,
     smallest_norm,
 )
-from localpower.core.rounding import UNITS, from_wire, to_wire
+from localpower.core.rounding import UNITS, from_wire, to_bytes, to_wire
 from localpower.engines.inline import Inline
 from localpower.methods import local_power
 from localpower.methods.local_power import APART, _joined, rounded_step
@@ -968,22 +968,25 @@ def test_a_search_that_rounding_limits_multiplies_its_answer_once_more():
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
-@pytest.mark.parametrize("proposal", ["residual", "all"])
+@pytest.mark.parametrize("proposal", ["power steps", "residual", "all"])
 def test_shards_tell_what_rounding_took_though_their_products_cancel_in_the_sum(wire, proposal):
     rng = np.random.default_rng(0)
     parts = [rng.standard_normal((5, 12)) * 3.0 ** rng.integers(-2, 3, 12) for _ in range(6)]
     engine, B = placed(*parts), sum(A.T @ A for A in parts)
     Q, X = (np.linalg.qr(rng.standard_normal((12, 4)))[0] for _ in range(2))
-    task = PowerSteps(Q, 1, reply=wire)
+    each, loss = [A.T @ (A @ Q) for A in parts], UNITS[wire]
+    task, sent = PowerSteps(Q, 1, reply=wire), [to_wire(G, wire) for G in each]
+    if proposal != "power steps":
+        task, sent = PowerSteps(Q, 1, loss=loss), [to_bytes(G, loss) for G in each]
     if proposal == "all":
-        task = Refine(Q, X, B @ X, 2, 30, wire, wire)
-    each = [A.T @ (A @ Q) for A in parts]
-    lost = [np.linalg.norm(G - from_wire(to_wire(G, wire)), axis=0) for G in each]
+        task = Refine(Q, X, B @ X, 2, 30, loss, wire)
+    lost = [np.linalg.norm(G - from_wire(A), axis=0) for G, A in zip(each, sent, strict=True)]
     answer = engine.sum(task)
     np.testing.assert_allclose(answer.lost, sum(lost), rtol=1e-6)
     assert (np.linalg.norm(from_wire(answer.product) - B @ Q, axis=0) <= answer.lost).all()
-    assert engine.sum(replace(task, reply="float64")).lost is None
-    assert engine.sum(replace(task, reply="")).lost is None
+    exact = [{"loss": 0.0}] if proposal != "power steps" else [{"reply": "float64"}, {"reply": ""}]
+    for other in exact:
+        assert engine.sum(replace(task, **other)).lost is None
 
 
 def test_a_space_is_given_up_with_what_rounding_may_have_done_to_it():

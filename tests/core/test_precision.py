@@ -6,10 +6,22 @@ import numpy as np
 import pytest
 
 import localpower as lp
-from localpower.core.rounding import UNITS, finite, from_wire, rounded, to_wire
+from localpower.core.ledger import weigh
+from localpower.core.rounding import (
+    UNITS,
+    finite,
+    from_wire,
+    rounded,
+    rounded_to,
+    shape_of,
+    to_bytes,
+    to_wire,
+)
 from localpower.engines.inline import Inline
+from localpower.engines.retrying import sound
 from localpower.methods import Start, method_from
-from localpower.methods.rounding import SAFETY, Standing, WireRounding
+from localpower.methods.rounding import COARSE, SAFETY, SHARP, WHOLE, Standing, WireRounding
+from localpower.worker.replies import Product
 from localpower.worker.shard import Shard
 
 
@@ -107,45 +119,133 @@ def test_rounding_limits_a_residual_that_is_no_more_than_twice_as_large():
 
 
 @pytest.mark.parametrize(
-    ("residual", "gap", "tol", "name"),
+    ("residual", "gap", "wanted"),
     [
-        (1.0, 0.5, 1e-3, "float32"),  # 2^-8 is more than 1e-3 times 0.5 / 2
-        (1e-2, 0.5, 1e-3, "bfloat16"),  # a fiftieth of that is less
-        (1e-1, 0.5, 1e-3, "float32"),
-        (5e-2, 0.1, 1e-2, "float32"),  # a half of it is in the block, where the gap is small
-        (9.0, 0.5, 1.3e-1, "bfloat16"),  # a vector is in the block no more than once
-        (9.0, 0.5, 1.5e-2, "float32"),  # 2^-8 is more than a half of 0.0075
-        (1e-3, 0.5, 1e-10, "float64"),
-        (1e-12, 0.5, 1e-10, "bfloat16"),
-        (1e-5, 0.5, 0.0, "float32"),  # rounding of the products themselves is there anyway
-        (1.0, 0.0, 1e-3, "float64"),
+        (1.0, 0.5, 2.5e-4),  # half of what the tolerance allows
+        (1e-2, 0.5, 50 * 2.5e-4),  # a fiftieth of the answer is in the block
+        (5e-2, 0.1, 2 * 5e-5),  # a half of it, where the gap is small
+        (9.0, 0.5, 2.5e-4),  # a vector is in the block no more than once
+        (1.0, 0.0, 4e-12),  # rounding of the products themselves is there anyway
+        (1e-3, 1e-12, 4e-12),
     ],
 )
-def test_a_block_is_rounded_to_the_fewest_bytes_that_do_no_harm(residual, gap, tol, name):
-    eps = 1e-12 if tol else 1e-11
-    found = WireRounding("bfloat16", 2, tol, eps).for_block(Standing(residual, gap))
-    assert found == name
-    at_most = WireRounding("float32", 2, tol, eps).for_block(Standing(residual, gap))
-    assert at_most == ("float32" if name == "bfloat16" else name)
+def test_a_block_may_lose_what_does_no_harm(residual, gap, wanted):
+    found, narrow = Standing(residual, gap), WireRounding("float32", 2, 1e-3, 1e-12)
+    np.testing.assert_allclose(narrow.wanted(found), wanted)
+    limit = min(wanted, SHARP * gap)  # the bound of the angle needs a part of the gap
+    np.testing.assert_allclose(narrow.for_block(found), limit / np.sqrt(8))
+    many = replace(narrow, shards=900, rank=8)  # of which each takes its part
+    np.testing.assert_allclose(many.for_block(found), limit / np.sqrt(32) / 900)
+    for name, coarse in COARSE.items():
+        proposal = replace(narrow, name=name).for_proposal(found)
+        np.testing.assert_allclose(proposal, max(coarse, wanted / SAFETY**2))
 
 
-def test_the_first_block_is_sent_in_full_where_digits_are_wanted():
-    assert WireRounding("bfloat16", 2, 1e-8, 1e-16).for_block(None) == "float64"
-    assert WireRounding("bfloat16", 2, 1e-8, 1e-6).for_block(None) == "float32"
+def test_a_block_whose_image_counts_for_nothing_is_not_sent_for_nothing():
+    found = Standing(1e-9, 0.5)
+    assert WireRounding("float32", 2, 1e-3, 1e-12).wanted(found) > 1e3
+    assert WireRounding("float32", 2, 1e-3, 1e-12).for_proposal(found) == 1 / SAFETY**2
 
 
-def test_shards_that_round_before_they_add_are_as_wrong_as_the_root_of_their_number():
-    many = WireRounding("bfloat16", 2, 1e-3, 1e-12, shards=900)
-    for residual, name in ((1e-2, "float32"), (1e-3, "float32"), (5e-4, "bfloat16")):
-        assert many.for_block(Standing(residual, 0.5)) == name
-    assert replace(many, shards=1).for_block(Standing(1e-2, 0.5)) == "bfloat16"
-    assert replace(many, name="float32").for_block(Standing(5e-4, 0.5)) == "float32"
-    countless = replace(many, name="float32", shards=2**40)  # no digits are left, but a few bytes
-    assert countless.for_block(Standing(1e-14, 0.5)) == "float32"
-    edge = WireRounding("bfloat16", 4, 2.0**-3, 1e-12, shards=4)  # 2^-8 times 4 is a half of 2^-5
-    assert edge.for_block(Standing(1.0, 0.25)) == "bfloat16"
-    assert replace(edge, rank=5).for_block(Standing(1.0, 0.25)) == "float32"
-    assert replace(edge, shards=5).for_block(Standing(1.0, 0.25)) == "float32"
+def test_the_first_block_is_sent_in_full_where_nothing_is_known():
+    for name, coarse in COARSE.items():
+        narrow = WireRounding(name, 2, 1e-8, 1e-16)
+        assert narrow.for_block(None) == narrow.for_basis(None) == 0.0
+        assert narrow.for_proposal(None) == narrow.for_start(whole=False) == coarse
+        assert narrow.for_start(whole=True) == WHOLE * 1e-8 / 2
+        assert replace(narrow, tol=0.0).for_start(whole=True) == 1e-16 / 2
+        assert narrow.for_basis(Standing(1e-4, 0.5)) == 1e-4 / SAFETY**3
+
+
+def columns(d=50):
+    """Columns of many sizes, and one of zeros."""
+    return np.random.default_rng(1).standard_normal((d, 7)) * [1e-30, 0, 1e-9, 1e-3, 1, 7, 1e12]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("loss", [1e-10, 1e-6, 1e-3, 0.5, np.inf])
+def test_columns_take_as_few_bytes_as_lose_no_more_than_they_may(loss, dtype):
+    A = columns().astype(dtype)
+    norms = np.linalg.norm(A.astype(float), axis=0)
+    limits = np.where(norms > 0, loss, 1.0) * np.maximum(norms, 1e-99)
+    sent, lost = rounded_to(A, limits)
+    if dtype == np.float32 and loss < 1e-6:
+        assert sent.tobytes() == A.tobytes()  # it has no more digits
+        assert lost is None
+        return
+    assert sent.dtype == np.uint8
+    assert shape_of(sent) == A.shape
+    B = from_wire(sent)
+    np.testing.assert_allclose(lost, np.linalg.norm(A - B, axis=0))
+    widths = sent[8:15]
+    assert (lost <= limits)[widths > 1].all()
+    assert (np.abs(A - B) <= np.abs(A).max(axis=0) / 127).all()  # a byte is the least
+    assert sent.size == 8 + 7 * 3 + 50 * widths.sum()
+    fewer = np.abs(A).max(axis=0) * 2.0 ** (9 - 8.0 * widths) * np.sqrt(50) / 2  # with a byte less
+    assert (fewer > limits)[widths > 1].all()
+    assert not B[:, 1].any()
+
+
+def test_small_columns_take_fewer_bytes_of_the_same_loss():
+    widths = to_bytes(columns()[:, 1:6], 1e-5)[8:13]
+    assert list(widths) == sorted(widths)
+    assert widths[0] == widths[1] == 1
+    assert widths[-1] == 4
+
+
+def test_the_largest_numbers_of_all_widths_come_back():
+    for width in range(1, 8):
+        top = 1 - 2.0**-50  # rounded, it is the next power of two, for which there is no room
+        A = np.array([[1.0, -1.0, top, -top], [0.5, 0.25, -0.5, 0.125]])
+        sent = to_bytes(A, 2.0 ** (1 - 8 * width) * np.sqrt(2))
+        assert set(sent[8:12]) == {width} or sent.dtype == A.dtype
+        assert np.abs(from_wire(sent) - A).max() <= 2.0 ** (2 - 8 * width)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_sent_as_it_is(wrong):
+    A = columns()
+    A[3, 4] = wrong
+    sent, lost = rounded_to(A, 1e-3)
+    assert lost is None
+    assert not finite(sent)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (1, 1)])
+def test_small_matrices_are_sent_as_they_are(shape):
+    assert to_bytes(np.ones(shape), 1e-3).shape == shape
+    assert to_bytes(np.ones((40, 3)), 0.0).dtype == np.float64
+    assert to_bytes(np.ones((40, 3)), 1e-17).dtype == np.float64  # it would take 8 bytes
+
+
+def test_bytes_that_mean_nothing_are_not_taken_for_columns():
+    A = columns()[:, 2:]
+    sent = to_bytes(A, 1e-3)
+    assert finite(sent)
+    wrong = [sent[:-1], np.append(sent, sent[:1]), sent[:5], sent.reshape(1, -1), sent[:0]]
+    for at, width in ((8, 0), (8, 8), (12, 255), (0, 51), (4, 6), (7, 255)):
+        wrong.append(sent.copy())
+        wrong[-1][at] = width
+    for other in wrong:
+        assert shape_of(other) == ()
+        assert not sound(Product(other), {"product": A.shape})
+        with pytest.raises(ValueError, match="bytes that are not the columns"):
+            from_wire(other)
+    assert sound(Product(sent), {"product": A.shape})
+    assert not sound(Product(sent), {"product": (50, 4)})
+    huge = sent.copy()
+    huge[13:15] = 255, 127  # an exponent with which no number is finite
+    assert not sound(Product(huge), {"product": A.shape})
+
+
+def test_columns_of_different_widths_are_added_and_counted_as_numbers():
+    A, B = columns(), np.flip(columns(), axis=1)
+    sent = [Product(*pair) for pair in ((to_bytes(A, 1e-9),), (to_bytes(B, 1e-3),))]
+    assert sent[0].product.size != sent[1].product.size
+    np.testing.assert_allclose((sent[0] + sent[1]).product, A + B, atol=2e-3)
+    assert weigh(sent[1]) == (A.size, sent[1].product.nbytes)
+    with pytest.raises(ValueError, match="arrays of"):
+        sent[0] + Product(to_bytes(A[1:], 1e-3))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -27,6 +27,7 @@ from localpower.worker.tasks import (
     LeftVectors,
     LocalTriangle,
     PowerSteps,
+    Refine,
     Triangle,
 )
 
@@ -110,6 +111,7 @@ def test_only_tasks_whose_sum_is_enough_can_be_asked():
     assert all(map(is_summable, sums))
     single = [Describe(False), Triangle(Z), LeftVectors(Z, Z), LocalTriangle(), LeadingFactor(3, 6)]
     single += [PowerSteps(Z, 4, send_basis=True), PowerSteps(Z, 1, reply="float32")]
+    single += [PowerSteps(Z, 1, loss=1e-3), Refine(Z, Z, Z, 2, 6, 1e-3)]
     assert not any(map(is_summable, single))
 
 

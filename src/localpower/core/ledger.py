@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from math import prod
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from localpower.core.rounding import shape_of
 from localpower.core.text import counted, few, frame, html_table, size, table
 
 HEAD = ("phase", "task", "messages", "up", "down")
@@ -181,7 +183,8 @@ def regular(message: Any) -> Any:
 def weigh(message: Any) -> tuple[int, int]:
     """Words and bytes of one task or reply."""
     found = arrays(message)
-    return sum([A.size for _, A in found]), sum([A.nbytes for _, A in found])
+    words = [A.size if A.dtype != np.uint8 else prod(shape_of(A)) for _, A in found]
+    return sum(words), sum([A.nbytes for _, A in found])
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from localpower.core.errors import (
 )
 from localpower.core.ledger import arrays
 from localpower.core.linalg import Array
-from localpower.core.rounding import finite, from_wire
+from localpower.core.rounding import finite, from_wire, shape_of
 from localpower.engines.base import Engine
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.replies import MeasuredReply, Rows
@@ -218,7 +218,7 @@ def _keyed(task: Any, key: str) -> Any:
 def sound(reply: Any, shapes: Shapes) -> bool:
     """Whether the arrays of a reply can be used: they have these shapes, and all is finite."""
     return all(
-        (A.shape == shapes[name] or _like(A.shape, shapes[name]))
+        ((shape := shape_of(A)) == shapes[name] or _like(shape, shapes[name]))
         and (name in EXTREMES or finite(A))
         for name, A in arrays(reply)
     )

@@ -76,9 +76,8 @@ class _Ritz(Method):
         if start_of(self.start)[0] == "random":
             return self._estimate_random(problem, decay)
         d, k, m = problem.columns, problem.rank, len(problem.sizes)
-        rounded = problem.itemsize == 8 and self.wire != "float64"
-        wide = self.wide(k, problem.width, d, rounded)
-        rounds = max(rounds_after_merging(decay, wide), 3 if rounded else 1)  # exact products
+        wide = self.wide(k, problem.width, d)
+        rounds = rounds_after_merging(decay, wide)
         found = sum(min(s, wide) for s in problem.sizes)
         first = min(max(found, problem.width), wide)
         if self.models:
@@ -105,15 +104,14 @@ class _Ritz(Method):
         """Whether what was merged is a model at the server, of which little is multiplied."""
         return False
 
-    def wide(self, rank: int, width: int, columns: int, rounded: bool = False) -> int:
-        """Eigenpairs that a shard sends for a merged start; whether they are `rounded` then."""
+    def wide(self, rank: int, width: int, columns: int) -> int:
+        """Eigenpairs that a shard sends for a merged start."""
         wide = start_of(self.start)[1] or (MODELLED if self.models else MERGED) * rank
-        if self.models and not rounded:
+        if self.models:
             return pairs_to_send(wide, rank, width, columns)
         return min(max(wide, width), columns)
 
     def _iterate(self, engine: Engine, start: Start, proposal: str, steps: int) -> Iterator[State]:
-        rounding = start.rounding(self.wire, engine)
         return local_ritz(
             engine,
             start.begin(engine),
@@ -121,10 +119,10 @@ class _Ritz(Method):
             proposal=proposal,
             steps=steps,
             start=start_of(self.start)[0] if start.state is None else "random",
-            wide=self.wide(start.rank, start.width, engine.columns, rounding is not None),
+            wide=self.wide(start.rank, start.width, engine.columns),
             tol=start.tol,
             doubt=start.doubt,
-            rounding=rounding,
+            rounding=start.rounding(self.wire, engine),
             part=1.0 if start.share is None else start.share.part,
         )
 

@@ -35,10 +35,11 @@ import numpy as np
 
 from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
 from localpower.core.linalg import Array, svd
-from localpower.core.rounding import from_wire, to_wire
+from localpower.core.rounding import from_wire, to_bytes
 from localpower.engines.base import Engine
 from localpower.methods.local_power import orthonormal, to_send
 from localpower.methods.model import corrected, enough, largest_outside
+from localpower.methods.proposing import exchange, refine
 from localpower.methods.ritz_grown import space_grown, start_grown
 from localpower.methods.rounding import Standing, WireRounding
 from localpower.methods.search import (
@@ -52,7 +53,7 @@ from localpower.methods.search import (
 )
 from localpower.methods.state import Doubt, State, turned_noises
 from localpower.worker.replies import Product, Proposal
-from localpower.worker.tasks import LeadingFactor, PowerSteps, Refine
+from localpower.worker.tasks import LeadingFactor, PowerSteps
 
 PROPOSALS = ("model", "residual", "anchor", "all", "anchor+residual", "all+residual")
 STARTS = ("merged", "random")
@@ -70,7 +71,7 @@ class RitzState(SearchState):
     (c, c) the inner products of all. `noises` is of the columns of `space`. Blocks
     have `block` columns, and `rank` vectors are asked for. Before the first product only `basis`
     is known; `start` is the first block. `factor` is what was merged, F, and `rest` is Δ:
-    ``AᵀA ⪯ FFᵀ + Δ·I``.
+    ``FFᵀ - over·I ⪯ AᵀA ⪯ FFᵀ + Δ·I``.
     """
 
     start: Array = field(default_factory=lambda: np.zeros((0, 0)))
@@ -83,6 +84,7 @@ class RitzState(SearchState):
     proposed: Array | None = None
     factor: Array = field(default_factory=lambda: np.zeros((0, 0)))
     rest: float = float("inf")
+    over: float = 0.0
     ordered: ClassVar[bool] = True
 
     def turn(self) -> tuple[Array, Array]:
@@ -92,11 +94,14 @@ class RitzState(SearchState):
     def rounding_errors(self, rank: int) -> tuple[float, float]:
         """The same for the space; of a merged factor, all that it may lack is wrong."""
         if not self.space.shape[1]:
-            return self.hidden, 0.0
+            return self.hidden, self.over * float(np.sqrt(len(self.values)))
         return SearchState.rounding_errors(self, rank)
 
     def standing(self, rounding: WireRounding) -> Standing | None:
-        """How good the answer is known to be."""
+        """How good the answer is known to be; of a merged start, only the gap."""
+        if self.exact is None and len(self.values) > self.rank:
+            k, top = self.rank, float(self.values[0]) or 1.0
+            return Standing(1.0, float(self.values[k - 1] - self.values[k]) / top)
         return rounding.standing(self.exact, self.rounding_errors(self.rank)[0])
 
     def ritz(self) -> Ritz | None:
@@ -210,11 +215,11 @@ def merged(
     """
     d, width = random.shape
     wide = min(max(wide, width), d)
-    reply = "" if rounding is None else "float32"  # fewer digits would cost the proof
+    loss = 0.0 if rounding is None else rounding.for_start(wide == d)
     part = 1.0 if wide == d else part  # all of them are the answer
-    task = LeadingFactor(wide, 2 * wide, reply, part, MODELLED if model else MERGED)
+    task = LeadingFactor(wide, 2 * wide, loss, part, MODELLED if model else MERGED)
     total = engine.sum(task) if model else engine.sum(task).cut(wide)
-    U, sizes, _ = svd(total.factor.astype(np.float64, copy=False))
+    U, sizes, _ = svd(from_wire(total.factor))
     kept = int((sizes > VANISHED * float(np.finfo(engine.dtype).eps) * sizes[:1].sum()).sum())
     F, hidden = U[:, :kept], total.rest + float(np.square(sizes[kept:]).max(initial=0.0))
     squares, hidden = np.square(sizes[:kept]), hidden if 0 <= hidden < np.inf else float("inf")
@@ -241,6 +246,7 @@ def merged(
         outer=nothing,
         factor=factor,
         rest=hidden,
+        over=total.over,
     )
     kth = float(sizes[rank - 1] ** 2) if len(sizes) >= rank else 0.0
     if doubt is not None and hidden > kth / 2 and F.shape[1] < d:  # it may not prove enough
@@ -276,7 +282,7 @@ def _next_block(
         return state.start
     proposed = state.proposed
     if proposed is None and proposal not in ("residual", "model") and not engine.only_sums:
-        proposed = _exchange(engine, state, steps, rounding)
+        proposed = exchange(engine, state, steps, rounding)
     eps = float(np.finfo(engine.dtype).eps)
     R = state.residuals[:, : state.block]
     noises = np.sqrt(np.square(ritz_turn(state.projected)[1]).T @ np.square(state.noises))
@@ -318,17 +324,18 @@ def _round(
     rounding: WireRounding | None,
 ) -> RitzState:
     """Multiply the block and the probes; let all shards propose in the same round if wanted."""
-    sent, reply, name = Q, "", ""
+    sent, loss = Q, 0.0
     if rounding is not None:
-        name, reply = rounding.name, rounding.for_block(state.standing(rounding))
-        sent = to_wire(Q, name)
+        standing = state.standing(rounding)
+        loss = rounding.for_block(standing) * float(state.values[:1].sum())
+        sent = to_bytes(Q, rounding.for_proposal(standing))
     proposed, block = None, state.probe_block
     probes = None if block is None else to_send(block, engine.dtype, rounding)
     answer: Product | Proposal
     if not proposal.startswith("all") or state.exact is None:
-        answer = engine.sum(PowerSteps(sent, 1, reply=reply, probes=probes))
+        answer = engine.sum(PowerSteps(sent, 1, probes=probes, loss=loss))
     else:
-        task = _refine(engine, sent, *state.exact, steps, reply, name)
+        task = refine(engine, state, sent, steps, loss, rounding)
         answer = engine.sum(replace(task, probes=probes))
         proposed = from_wire(answer.proposal)
     product = from_wire(answer.product)
@@ -420,23 +427,3 @@ def _orthonormal(
         noises = noises + turned_noises(state.noises, inside)
     Q, product, turn = orthonormal(Q, product)
     return Q, product, noises @ np.abs(turn)
-
-
-def _exchange(engine: Engine, state: RitzState, steps: int, rounding: WireRounding | None) -> Array:
-    """Let the anchor shard propose."""
-    assert state.exact is not None
-    X, image = state.exact
-    name = "" if rounding is None else rounding.name
-    task = _refine(engine, X[:, :0], X, image, steps, name, name)
-    (reply,) = engine.map(task, engine.anchor_first()[:1])
-    return from_wire(reply.proposal)
-
-
-def _refine(
-    engine: Engine, block: Array, X: Array, image: Array, steps: int, reply: str, name: str
-) -> Refine:
-    def message(A: Array) -> Array:
-        return np.ascontiguousarray(A.astype(engine.dtype, copy=False))
-
-    block = block if name else message(block)
-    return Refine(block, message(X), message(image), steps, sum(engine.rows), reply, name)

@@ -7,8 +7,12 @@ always be rounded, as the server goes on with what it sent. What is summed is ro
   the difference ``D`` from one whose exact product is known: ``AᵀA Z = AᵀA Z_r + AᵀA D``, where
   only the small second part is rounded.
 - in LocalRitz, the part that the new block has in the answer, times the rounding, is less than
-  half of what the tolerance allows: early blocks are sent in full, late ones need few digits. Where
-  rounding is what is left in the residual, the answer itself is multiplied once more, in full.
+  half of what the tolerance allows. Shards are told how much a column may lose, and take as many
+  bytes as that needs (`to_bytes`): five or six at first, one or two at last. Where rounding is what
+  is left in the residual, the answer itself is multiplied once more, in full.
+
+What LocalRitz only proposes, its merged start and its blocks, loses what `COARSE` allows, or more
+where a block need not be better than that.
 """
 
 from __future__ import annotations
@@ -20,9 +24,11 @@ import numpy as np
 
 from localpower.core.certificate import ROUNDING, Ritz
 from localpower.core.linalg import Array
-from localpower.core.rounding import UNITS
 
 SAFETY = 10  # times that rounding is below what is still wrong
+SHARP = 0.01  # of the gap: what may be lost of the image of any block, as the bound needs that
+WHOLE = 1e-4  # of the tolerance: what rounding may do where all pairs are sent, whatever the gap
+COARSE = {"float32": 2.0**-20, "bfloat16": 2.0**-12}  # what a proposal may lose, of its norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +77,32 @@ class WireRounding:
         """Whether rounding so far is what keeps the residual from being smaller."""
         return found is not None and found.noise > 0 and found.residual <= 2 * found.noise
 
-    def for_block(self, found: Standing | None) -> str:
-        """The type with the fewest bytes in which products of LocalRitz's next block may come."""
-        part = 1.0 if found is None or not found.gap else min(1.0, found.residual / found.gap)
-        gap = 0.0 if found is None else found.gap
-        goal = max(self.tol * gap, ROUNDING * self.eps) / 2
-        known = [(name, unit) for name, unit in UNITS.items() if unit <= UNITS[self.name]]
-        fits = [name for name, unit in known if unit * self.spread * part <= goal]
-        return fits[-1] if fits else "float64"
+    def wanted(self, found: Standing) -> float:
+        """What may be wrong with the image of LocalRitz's next block, of the largest value."""
+        return max(self.tol * found.gap, ROUNDING * self.eps) / (2 * found.part)
+
+    def for_block(self, found: Standing | None) -> float:
+        """What a shard may take from a column of that image, of the largest value.
+
+        All shards add to what is wrong, and it is in a row of the projected matrix as in a column.
+        """
+        if found is None:
+            return 0.0
+        most = min(self.wanted(found), SHARP * found.gap)
+        return most / (2 * math.sqrt(self.rank) * self.shards)
+
+    def for_start(self, whole: bool) -> float:
+        """What rounding may do to a pair of a merged start; the `whole` of them is the answer."""
+        return max(WHOLE * self.tol, self.eps) / 2 if whole else COARSE[self.name]
+
+    def for_proposal(self, found: Standing | None) -> float:
+        """What a column of the block itself may lose: it need not be better than its image."""
+        coarse = COARSE[self.name]
+        return coarse if found is None else max(coarse, min(self.wanted(found), 1.0) / SAFETY**2)
+
+    def for_basis(self, found: Standing | None) -> float:
+        """What a vector may lose from which shards go on alone; its image, of the largest value."""
+        return 0.0 if found is None else found.residual / SAFETY**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +115,8 @@ class Standing:
     residual: float
     gap: float
     noise: float = 0.0
+
+    @property
+    def part(self) -> float:
+        """The part that a new block has in the answer."""
+        return min(1.0, self.residual / self.gap) if self.gap else 1.0

@@ -120,10 +120,9 @@ def _both(A: Array | None, B: Array | None, own: bool) -> Array | None:
 
 def added(A: Array, B: Array, own: bool = False) -> Array:
     """Sum in float64, of what may have been rounded for the wire; A becomes it if we `own` that."""
+    A, B = (from_wire(C) if C.dtype in (np.uint8, np.uint16) else C for C in (A, B))
     if A.shape != B.shape:
         raise ValueError(f"arrays of {A.shape} and {B.shape}")
-    if np.uint16 in (A.dtype, B.dtype):
-        A, B = from_wire(A), from_wire(B)
     own = own and A.dtype == np.float64 and A.flags.writeable
     return np.add(A, B, out=A if own else None, dtype=np.float64)
 
@@ -159,28 +158,32 @@ class Eigenvectors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
-    """A factor F, (d, c), of some rows A, ``FFᵀ ⪯ AᵀA ⪯ FFᵀ + rest·I``; the sum is of all rows.
+    """A factor F, (d, c), of some rows A: ``FFᵀ - over·I ⪯ AᵀA ⪯ FFᵀ + rest·I``.
 
-    A sum keeps `width` columns, the leading ones; what it drops is added to `rest`.
+    Without rounding for the wire, `over` is 0. The sum is of all rows. It keeps `width` columns,
+    the leading ones; what it drops is added to `rest`.
     """
 
     factor: Array
     rest: float
     width: int
+    over: float = 0.0
 
     def __add__(self, other: LowRank) -> LowRank:
-        both = LowRank(np.hstack([self.factor, other.factor]), self.rest + other.rest, self.width)
+        factors = [F if F.dtype != np.uint8 else from_wire(F) for F in (self.factor, other.factor)]
+        rest, over = self.rest + other.rest, self.over + other.over
+        both = LowRank(np.hstack(factors), rest, self.width, over)
         return both if both.factor.shape[1] <= self.width else both.cut(self.width)
 
     def cut(self, width: int) -> LowRank:
         """Keep the leading `width` columns: ``FV``, with the leading eigenvectors V of ``FᵀF``."""
-        F = self.factor.astype(np.float64, copy=False)
+        F = from_wire(self.factor)
         squares, V = np.linalg.eigh(F.T @ F)
         left = F.shape[1] - width
         dropped = max(float(squares[left - 1]), 0.0) if left > 0 else 0.0
         lost = ROUNDING * np.finfo(np.float64).eps * float(squares[-1:].sum())
         kept = np.ascontiguousarray(F @ V[:, ::-1][:, :width])
-        return LowRank(kept, self.rest + dropped + lost, self.width)
+        return LowRank(kept, self.rest + dropped + lost, self.width, self.over)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,9 +33,9 @@ def is_summable(task: Task[Any]) -> bool:
     """Whether a sum of the replies is all that anybody needs of them."""
     if isinstance(task, PowerSteps):
         aligned = task.steps == 1 or task.align != "none" or not task.send_basis
-        return aligned and not task.send_basis and not task.reply
+        return aligned and not task.send_basis and not task.reply and not task.loss
     if isinstance(task, Refine):
-        return not task.reply and not task.proposal
+        return not task.loss and not task.proposal
     return isinstance(task, GramTriangle | SmallGram | Sums | Spread | Noised)
 
 

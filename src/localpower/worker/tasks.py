@@ -17,10 +17,11 @@ import numpy as np
 from localpower.core.alignment import ALIGNMENTS
 from localpower.core.ledger import weigh
 from localpower.core.linalg import Array, orth, orth_step, qr, triangular
-from localpower.core.rounding import UNITS, from_wire, rounded, to_wire
+from localpower.core.rounding import from_wire, rounded, rounded_to, shape_of, to_bytes, to_wire
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.moments import Exponents, Moments
 from localpower.worker.replies import (
+    ROUNDING,
     Eigenvectors,
     Factor,
     Kernel,
@@ -36,6 +37,7 @@ from localpower.worker.replies import (
 
 R = TypeVar("R")
 Shapes = Mapping[str, tuple[int | None, ...]]
+TINY = 1e-9  # of the largest column of a factor: one that is smaller may be lost
 LOSS = 1e-3  # smallest eigenvalue, of the largest, down to which squares of values are good enough
 
 
@@ -176,8 +178,9 @@ class PowerSteps(Task[Product]):
     The reply is ``A_iᵀA_i Z_i``, where ``Z_i`` is the basis that the last product is taken from.
     `align` names how the worker itself turns it towards ``Z``; `send_basis` sends ``Z_i`` along
     instead, for the server to align. `send_first` sends ``A_iᵀA_i Z`` too, from which the server
-    can tell how good Z was. `reply` is the type that products are rounded to, if to any; the basis
-    may be in such a type, too. `probes` are multiplied once, and answered in their own type.
+    can tell how good Z was. `reply` is the type that products are rounded to, if to any; or each
+    column may lose as much as `loss`, in its norm. The basis may be rounded, too. `probes` are
+    multiplied once, and answered in their own type.
     """
 
     basis: Array
@@ -187,11 +190,13 @@ class PowerSteps(Task[Product]):
     send_first: bool = False
     reply: str = ""
     probes: Array | None = None
+    loss: float = 0.0
 
     def shapes(self, rows: int, columns: int) -> Shapes:
         shapes: dict[str, tuple[int | None, ...]]
-        shapes = dict.fromkeys(("product", "basis", "first"), self.basis.shape)
-        shapes["lost"] = self.basis.shape[1:]
+        shape = shape_of(self.basis)
+        shapes = dict.fromkeys(("product", "basis", "first"), shape)
+        shapes["lost"] = shape[1:]
         return shapes if self.probes is None else shapes | {"probes": self.probes.shape}
 
     def __call__(self, matrix: LocalMatrix) -> Product:
@@ -207,6 +212,8 @@ class PowerSteps(Task[Product]):
         if self.align != "none":
             Y = Y @ ALIGNMENTS[self.align](Z, start)
         lost = None
+        if self.loss:
+            Y, lost = rounded_to(Y, self.loss)
         if self.reply:
             (Y, lost), Z = rounded(Y, self.reply), to_wire(Z, self.reply)
             if first is not None:
@@ -230,9 +237,9 @@ class Refine(Task[Proposal]):
     With ``M_a = (n/s_i) A_iᵀA_i`` and the exact image ``G = AᵀA X``, a step is
     ``Z ← orth(M_a Z + (G - M_a X)(XᵀZ))``: the true subspace is a fixed point of it, so many steps
     are safe. What is proposed is Z, turned towards X, times the shard's part ``s_i/n`` of the rows.
-    `reply` and `proposal` are the types that both are rounded to, if to any; of a proposal that is
-    rounded, only the part outside of X is sent. `probes` are multiplied once, and answered in their
-    own type.
+    Each column of the product may lose as much as `loss`, in its norm. `proposal` is the type that
+    what is proposed is rounded to, if to any; then only the part outside of X is sent. `probes` are
+    multiplied once, and answered in their own type.
     """
 
     block: Array
@@ -240,14 +247,14 @@ class Refine(Task[Proposal]):
     image: Array
     steps: int
     rows: int
-    reply: str = ""
+    loss: float = 0.0
     proposal: str = ""
     probes: Array | None = None
 
     def shapes(self, rows: int, columns: int) -> Shapes:
         shapes: dict[str, tuple[int | None, ...]]
-        shapes = {"product": self.block.shape, "proposal": self.basis.shape}
-        shapes["lost"] = self.block.shape[1:]
+        block = shape_of(self.block)
+        shapes = {"product": block, "proposal": shape_of(self.basis), "lost": block[1:]}
         return shapes if self.probes is None else shapes | {"probes": self.probes.shape}
 
     def __call__(self, matrix: LocalMatrix) -> Proposal:
@@ -257,7 +264,7 @@ class Refine(Task[Proposal]):
             product, probed = block, None
             if block.size or self.probes is not None:
                 product, probed = _with_probes(matrix, block, self.probes)
-            product, lost = rounded(product, self.reply)
+            product, lost = rounded_to(product, self.loss)
             if not part:
                 return Proposal(product, to_wire(np.zeros_like(X), self.proposal), probed, lost)
             drift = image - matrix.product(X) / part
@@ -372,13 +379,14 @@ class ProjectRows(Task[Product]):
 class LeadingFactor(Task[LowRank]):
     """The shard's own leading `width` eigenpairs, ``V_i Λ_i^{1/2}``, and a bound of what is left.
 
-    Sums keep `most` columns. `reply` is the type that the factor is rounded to, if to any. Of a
-    `part` of the shard's squares, `times` as many pairs are enough as explain that.
+    Sums keep `most` columns. Rounding may change each pair by the part `loss` of the largest
+    eigenvalue; the bound has what it does to all. Of a `part` of the shard's squares, `times` as
+    many pairs are enough as explain that.
     """
 
     width: int
     most: int
-    reply: str = ""
+    loss: float = 0.0
     part: float = 1.0
     times: int = 1
 
@@ -392,10 +400,24 @@ class LeadingFactor(Task[LowRank]):
             enough = np.searchsorted(np.cumsum(squares), self.part * matrix.trace(), "right") + 1
             rest += float(squares[self.times * enough :][:1].sum())
             factor = np.ascontiguousarray(factor[:, : self.times * enough])
-        if self.reply:  # ‖FFᵀ - F'F'ᵀ‖ where F' is F, each entry rounded
-            unit, size = UNITS[self.reply], float(np.linalg.norm(factor))
-            rest += unit * size * (2 * float(np.linalg.norm(factor, 2)) + unit * size)
-        return LowRank(to_wire(factor, self.reply), rest, self.most)
+        sent, changed = factor, 0.0
+        if self.loss and factor.size:
+            wide = factor.astype(np.float64, copy=False)
+            sizes = np.linalg.norm(wide, axis=0)
+            top = float(sizes.max())
+            sent = to_bytes(factor, self.loss * top**2 / np.maximum(sizes, TINY * top or 1.0))
+            changed = _changed(wide, from_wire(sent) - wide)
+        return LowRank(np.ascontiguousarray(sent), rest + changed, self.most, changed)
+
+
+def _changed(F: Array, E: Array) -> float:
+    """``‖(F + E)(F + E)ᵀ - FFᵀ‖``, in terms of the R factor of both."""
+    R = triangular(np.hstack([F, E]))
+    R, D = np.split(R, 2, axis=1)
+    half = R @ D.T
+    ends = np.linalg.eigvalsh(half + half.T + D @ D.T)[[0, -1]]
+    rounding = ROUNDING * np.finfo(np.float64).eps * float(np.linalg.norm(F)) ** 2
+    return float(np.abs(ends).max()) + rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
