@@ -990,7 +990,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("noises=lost_of(answer, turn @ ritz)", "noises=lost_of(answer, ritz)",
          "what was sent is orthonormal but for rounding, so that the turn changes signs alone"),
         ("answer.lost @ np.abs(turn)", "answer.lost @ turn"),
-        ("probes=reply.probes, lost=reply.lost)", "probes=reply.probes)"),
+        ("replace(reply, product=product, basis=None)", "replace(reply, product=product, basis=None, lost=None)"),
         ("known, noises = (Q, image), lost_of(total, turn)", "known, noises = (Z, first), lost_of(total, turn)"),
         ("known, noises = (Q, image), lost_of(total, turn)", "known = Q, image"),
         ("noise = UNITS[name]\n", "noise = 0.0\n"),

@@ -114,8 +114,8 @@ class Result:
         ``"angle"`` or ``"residual"`` (converged), ``"exact"`` (a method that does not iterate to a
         tolerance), ``"max_rounds"``, ``"stalled"``, ``"unsure"`` (what was found may not be the
         largest), ``"rounding"`` (numbers have too few digits), ``"budget"``, ``"callback"``,
-        ``"end"`` (of the schedule, or of a one-shot baseline) or ``"degraded"`` (without shards
-        that were lost).
+        ``"end"`` (of the schedule, or of a one-shot baseline), ``"degraded"`` (without shards that
+        were lost) or ``"stale"`` (with earlier products of shards that were absent).
         """
         return str(self.run.get("reason", "end"))
 
@@ -161,6 +161,7 @@ class Result:
             f"{ledger.messages} messages",
             *filter(None, [shares.reach_text(self)]),
             *self._certificate(),
+            *filter(None, [summary.participation(run)]),
             *(f"{count} {TOLD[name]}" for name, count in run.get("missing", {}).items()),
         ]
         chosen = run.get("why", "asked for")

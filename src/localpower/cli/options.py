@@ -184,7 +184,8 @@ def add_fit(commands: Any, run: Any) -> None:
     shards.add_argument("--engine", default="threads", metavar="NAME",
         help="threads, processes:4, dask, ray, spark, mpi")  # fmt: skip
     rare(shards, "--faults", type=group(Faults), metavar="A=B,...",
-         help="deadline=SECONDS, retries=N, on_loss=stop or degrade")  # fmt: skip
+         help="deadline=SECONDS, retries=N, on_loss=stop, degrade or reuse, "
+              "participation=SHARE")  # fmt: skip
 
     method = command.add_argument_group("method")
     method.add_argument("--method", default="auto", metavar="NAME",

@@ -15,7 +15,7 @@ import numpy as np
 
 from localpower.core.ledger import Record
 from localpower.core.linalg import Array
-from localpower.core.text import power
+from localpower.core.text import counted, power
 from localpower.stopping import REASONS
 
 if TYPE_CHECKING:
@@ -296,6 +296,34 @@ def odds(p: float) -> str:
         return "less than once in 1e+12 runs"
     digits = max(0, int(np.log10(1 / p)) - 1)
     return f"at most once in {int(1 / p / 10**digits) * 10**digits:,} runs"
+
+
+def participation(run: Mapping[str, Any]) -> str:
+    """Who took part in the rounds of a run; nothing where all did, or nobody knows.
+
+    Examples
+    --------
+    >>> participation({"participation": {"label": "without", "shards": [3], "from_round": 4}})
+    'without shards [3] from round 4 of the run'
+    >>> waited = {"label": "waited", "shards": [0, 2]}
+    >>> participation({"participation": waited})
+    'waited: shards [0, 2] were asked again, and answered'
+    """
+    known = run.get("participation") or {"label": "complete"}
+    label = known["label"]
+    if label == "waited":
+        return f"waited: shards {known['shards']} were asked again, and answered"
+    if label == "without":
+        return f"without shards {known['shards']} from round {known['from_round']} of the run"
+    if label not in ("sampled", "reused"):
+        return ""
+    few, many = min(known["answered"]), max(known["answered"])
+    often = f"{few}" if few == many else f"{few} to {many}"
+    chance = f", asked with chance {known['rate']:g}" if "rate" in known else ""
+    then = f"{counted(known['reused'], 'earlier product')} were reused"
+    then = then if known["reused"] else "every sum is of all shards"
+    rounds = counted(known["rounds"], "round")
+    return f"{label}: shards answered {often} times in {rounds}{chance}; {then}"
 
 
 def verdict(result: Result) -> Verdict:
