@@ -191,7 +191,8 @@ class Run:
         self.display.stage("placing shards")
         how, sampled = asked.faults, asked.faults.participation < 1
         self.retrying = Retrying(self.home, how.retries, how.on_loss, sampled and self.reuses)
-        self.engine = Ledgered(self.retrying, sampled)
+        self.engine = Ledgered(self.retrying)
+        self.engine.sampled = sampled
         self.engine.place(self.shards.shards)
 
     def prepare(self) -> None:

@@ -62,7 +62,7 @@ def sampled(rate, last=None, engine=None):
     """The engine that methods see, on four uneven shards."""
     retrying = Retrying(engine or Inline(), keep=last is not None)
     retrying.last = last
-    ledgered = Ledgered(retrying, True)
+    ledgered = Ledgered(retrying)
     cuts = np.split(A, [10, 200, 230])
     ledgered.place([Shard((part,), 30, part.dtype, number=n) for n, part in enumerate(cuts)])
     return Sampled(ledgered, rate, np.random.default_rng(1), last), ledgered

@@ -21,11 +21,13 @@ KEPT = 200  # rounds at the start of a run, and at its end, whose times are kept
 class Ledgered(Engine):
     """Keeps the account of every round that passes through; `phase` names what rounds are for.
 
-    Questions to some shards only are exchanges, besides the rounds; unless some is all that are
-    `sampled` in a round.
+    Questions to some shards only are exchanges, besides the rounds; unless shards are `sampled`,
+    and a round asks some.
     """
 
-    def __init__(self, engine: Engine, sampled: bool = False) -> None:
+    sampled = False
+
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.latency, self.bandwidth, self.flops = engine.latency, engine.bandwidth, engine.flops
         self.only_sums = engine.only_sums
@@ -33,7 +35,7 @@ class Ledgered(Engine):
         self._first: list[dict[str, Any]] = []
         self._last: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._timed, self._began = 0, perf_counter()
-        self.phase, self._sampled = "setup", sampled
+        self.phase = "setup"
 
     def restore(self, records: Iterable[Round]) -> None:
         """Put rounds of an earlier process into the account."""
@@ -127,7 +129,7 @@ class Ledgered(Engine):
                 bytes_up=replies.size,
                 bytes_down=sent[1],
                 bytes_read=replies.read,
-                exchange=count < len(self.rows) and not self._sampled,
+                exchange=count < len(self.rows) and not self.sampled,
             )
         )
         self._timed += 1
