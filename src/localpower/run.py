@@ -318,7 +318,7 @@ class Run:
             assert outcome.certificate is not None
             self.tol = self.run["tol"] = outcome.certificate.angle
             outcome = replace(outcome, reason="angle")
-        stale = self.reuses and self.retrying.reused > 0
+        stale = self.retrying.reused > 0
         reason = self.run["reason"] = conclude(self.method, outcome, self.tol, stale)
         basis, certified = answer_of(outcome, reason, self.tol, source.dtype)
         about = certified or self.tol > 0 or self.method.certifies or self.method.exact

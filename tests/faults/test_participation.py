@@ -249,6 +249,12 @@ def test_a_sampled_run_that_reuses_warns_with_a_remedy_that_works(method):
     assert fit("local_ritz", tol=1e-8, participation=0.5, workers=20).converged
 
 
+def test_nothing_else_is_said_where_nothing_was_to_be_certified():
+    assert fit(participation=0.5).reason == "max_rounds"
+    ended = fit(participation=0.5, tol=1e-8, workers=20, callback=lambda *_: True)
+    assert ended.reason == "callback"
+
+
 @pytest.mark.parametrize("method", POWER)
 def test_a_round_in_which_all_answer_is_believed_again(method):
     engine = Lossy([1], range(3, 9))
@@ -371,6 +377,11 @@ def test_every_run_says_who_took_part(tmp_path):
     with pytest.warns(lp.DegradedWarning):
         label, text, page = told(engine=Lossy([3], range(4, 99)), on_loss="degrade")
     assert label == {"label": "without", "shards": [3], "from_round": 6}
+    with pytest.warns(lp.DegradedWarning):
+        both, *_ = told(engine=Lossy([3], range(4, 99)), on_loss="degrade", participation=0.5)
+    assert both["shards"] == [3]
+    assert both["rate"] == 0.5
+    assert both["answered"][3] < min(both["answered"][:3])
     for shown in (text, page):
         assert "ithout shards [3] from round 6 of the run" in shown
 

@@ -200,11 +200,13 @@ class Retrying(Engine):
         again = {n for fault in self.faults if "again" in fault.then for n in fault.shards}
         each = [answered[n] for n in range(len(self.rows))]
         counts = {"rounds": rounds, "answered": each, "reused": self.reused}
+        sampled = {"rate": rate, **counts} if rate < 1 else {}
         if self.missing:
             first = min(fault.round for fault in lost)
-            return {"label": "without", "shards": sorted(self.missing), "from_round": first}
-        if rate < 1:
-            return {"label": "sampled", "rate": rate, **counts}
+            lacking = {"shards": sorted(self.missing), "from_round": first}
+            return {"label": "without", **lacking, **sampled}
+        if sampled:
+            return {"label": "sampled", **sampled}
         if lost:
             return {"label": "reused", **counts}
         return {"label": "waited", "shards": sorted(again)} if again else {"label": "complete"}
