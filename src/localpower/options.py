@@ -22,7 +22,7 @@ from localpower.methods.base import written as option_text
 
 CERTAINTY = 1e-6
 MOST_TIMES = 100  # entries of a set that are written out
-ON_LOSS = ("stop", "degrade")
+ON_LOSS = ("stop", "degrade", "reuse")
 RELEASES = ("auto", "matrix", "products")
 OTHER_NAMES = {  # of arguments, as other libraries call them
     **dict.fromkeys(("random_state", "seed", "random_seed"), "rng"),
@@ -75,19 +75,30 @@ class Faults:
     retries : int
         How often a round is tried again where a reply is lost, late or wrong. Lost shards are
         placed again where the engine can do that.
-    on_loss : {"stop", "degrade"}
-        What follows when that was in vain: an error; or a result without those shards, which says
-        so in ``run["degraded"]`` and never counts as converged.
+    on_loss : {"stop", "degrade", "reuse"}
+        What follows when that was in vain: an error; a result without those shards, which says so
+        in ``run["degraded"]`` and never counts as converged; or, with power methods, rounds in
+        which the last products of those shards stand in, while they are asked again in each.
+    participation : float
+        The chance of a shard to be asked in a round of the method. Power methods reuse the last
+        products of all others, and certify only in rounds without such; other methods ask the
+        others in further rounds, until all have answered.
     """
 
     deadline: float | None = None
     retries: int = 2
     on_loss: str = "stop"
+    participation: float = 1.0
 
     def __post_init__(self) -> None:
         positive("Faults deadline", self.deadline)
         whole("Faults retries", self.retries, 0)
         one_of("Faults on_loss", self.on_loss, ON_LOSS)
+        if not 0 < real("Faults participation", self.participation) <= 1:
+            raise ValueError(
+                f"Faults participation={self.participation!r} is the chance of a shard to be asked "
+                "in a round: take a number above 0 and at most 1, such as 0.5"
+            )
 
 
 @dataclass(frozen=True, slots=True)

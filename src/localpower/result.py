@@ -115,7 +115,8 @@ class Result:
         tolerance), ``"max_rounds"``, ``"stalled"``, ``"unsure"`` (what was found may not be the
         largest), ``"rounding"`` (numbers have too few digits), ``"budget"``, ``"callback"``,
         ``"end"`` (of the schedule, or of a one-shot baseline), ``"private"`` (with noise, as
-        ``privacy=`` asks for) or ``"degraded"`` (without shards that were lost).
+        ``privacy=`` asks for), ``"degraded"`` (without shards that were lost) or ``"stale"`` (with
+        earlier products of shards that were absent).
         """
         return str(self.run.get("reason", "end"))
 
@@ -164,6 +165,7 @@ class Result:
             f"{ledger.messages} messages",
             *filter(None, [summary.federation(run), shares.reach_text(self)]),
             *self._certificate(),
+            *filter(None, [summary.participation(run)]),
             *(f"{count} {TOLD[name]}" for name, count in run.get("missing", {}).items()),
         ]
         chosen = run.get("why", "asked for")

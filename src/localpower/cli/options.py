@@ -185,7 +185,8 @@ def add_fit(commands: Any, run: Any) -> None:
         help="threads, processes:4, dask, ray, spark, mpi; without DATA: sites:FILE, "
              "flare:KIT")  # fmt: skip
     rare(shards, "--faults", type=group(Faults), metavar="A=B,...",
-         help="deadline=SECONDS, retries=N, on_loss=stop or degrade")  # fmt: skip
+         help="deadline=SECONDS, retries=N, on_loss=stop, degrade or reuse, "
+              "participation=SHARE")  # fmt: skip
 
     method = command.add_argument_group("method")
     method.add_argument("--method", default="auto", metavar="NAME",

@@ -134,6 +134,8 @@ class Method(ABC):
         Whether it sees squares of singular values only, and so half of their digits.
     only_sums : bool
         Whether it works where only sums of replies may be seen.
+    reuses : bool
+        Whether it converges with products of some shards that are turned from earlier rounds.
     automatic : bool
         Whether the automatic choice considers it.
     grows : bool
@@ -202,6 +204,11 @@ class Method(ABC):
     @property
     def only_sums(self) -> bool:
         """Whether it works where only sums of replies may be seen."""
+        return False
+
+    @property
+    def reuses(self) -> bool:
+        """Whether it converges with products of some shards that are turned from earlier rounds."""
         return False
 
     def for_sums(self) -> Method | None:

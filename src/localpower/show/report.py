@@ -371,9 +371,11 @@ def _slowest(bars: Sequence[summary.Bar]) -> str:
 
 def _faults(result: Result) -> str:
     faults = result.run.get("faults") or ()
+    who = summary.participation(result.run)
+    told = f"<p>{escape(who[:1].upper() + who[1:])}.</p>" if who else ""
     if not faults:
         text = "Every reply came, in time and in order; nothing had to be asked for again."
-        return _section("faults", "Faults", _soft(text))
+        return _section("faults", "Faults", told + _soft(text))
     rows = [
         [
             str(fault["round"]),
@@ -386,7 +388,7 @@ def _faults(result: Result) -> str:
     left = len(faults) - len(rows)
     note = _soft(f"{left} more are in run.json.") if left else ""
     table = _table(["round", "shards", "what happened", "then"], rows)
-    return _section("faults", "Faults", table + note)
+    return _section("faults", "Faults", told + table + note)
 
 
 def _federation(result: Result) -> str:

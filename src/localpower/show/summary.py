@@ -318,6 +318,34 @@ def privacy_lines(label: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def participation(run: Mapping[str, Any]) -> str:
+    """Who took part in the rounds of a run; nothing where all did, or nobody knows.
+
+    Examples
+    --------
+    >>> participation({"participation": {"label": "without", "shards": [3], "from_round": 4}})
+    'without shards [3] from round 4 of the run'
+    >>> waited = {"label": "waited", "shards": [0, 2]}
+    >>> participation({"participation": waited})
+    'waited: shards [0, 2] were asked again, and answered'
+    """
+    known = run.get("participation") or {"label": "complete"}
+    label = known["label"]
+    if label == "waited":
+        return f"waited: shards {known['shards']} were asked again, and answered"
+    if label == "without":
+        return f"without shards {known['shards']} from round {known['from_round']} of the run"
+    if label not in ("sampled", "reused"):
+        return ""
+    few, many = min(known["answered"]), max(known["answered"])
+    often = f"{few}" if few == many else f"{few} to {many}"
+    chance = f", asked with chance {known['rate']:g}" if "rate" in known else ""
+    then = f"{counted(known['reused'], 'earlier product')} were reused"
+    then = then if known["reused"] else "every sum is of all shards"
+    rounds = counted(known["rounds"], "round")
+    return f"{label}: shards answered {often} times in {rounds}{chance}; {then}"
+
+
 def verdict(result: Result) -> Verdict:
     """Say what the certificate means, for readers who are no specialists."""
     run, reason = result.run, result.reason

@@ -115,4 +115,6 @@ def from_words(task: Task[Any], words: Words, columns: int, exponent: int, bits:
         return PackedSum(found["packed"])
     if isinstance(task, SmallGram):
         return SmallSum(found["small"])
-    return Proposal(**found) if isinstance(task, Refine) else Product(**found)
+    if isinstance(task, Refine):
+        return Proposal(**found)
+    return Product(found["product"], first=found.get("first"), probes=found.get("probes"))
