@@ -46,7 +46,7 @@ from localpower.shape_checks import check_fit, check_rank, check_sums, method_fo
 from localpower.show.history import History
 from localpower.stopping import Outcome, StoppingRule, conclude, good_enough
 from localpower.version import __version__
-from localpower.worker.shard import EngineBlock, Shard
+from localpower.worker.shard import EngineBlock
 
 OWN_ROUNDS = 500  # of all methods that `auto` takes
 MOST_NAMES = 10_000  # names of columns on record
@@ -187,7 +187,7 @@ class Run:
         shuffler = asked.rng if asked.partition == "contiguous" else asked.rng.spawn(1)[0]
         at_once = self.home.size
         if not asked.workers:
-            at_once = useful(at_once, source, self.width)
+            at_once = partitions.useful(at_once, source, self.width)
         self.shards = partitions.partition(
             source, asked.workers, asked.partition, shuffler, at_once
         )
@@ -429,12 +429,6 @@ def described(run: Run, checksum: bool) -> tuple[Columns, tuple[int, int] | None
         run.deviations = np.ldexp(np.sqrt(stats.m2 / max(stats.rows, 1)), stats.exponent)
     how = columns(stats, asked.center, asked.scale, run.engine.dtype)
     return how, stats.checksum
-
-
-def useful(workers: int, source: Source, width: int) -> int:
-    """How many shards are worth it: each should hold more numbers than it sends in a round."""
-    entries = Shard(source.pieces, source.columns, source.dtype).entries
-    return max(1, min(workers, entries // (source.columns * width), source.rows))
 
 
 def names_of(source: Source) -> list[str] | None:

@@ -58,7 +58,7 @@ def test_the_card_tells_what_was_done(agents, tmp_path):
     assert card["certificate"]["angle"] == found.certificate.angle
     assert card["secure_sum"].startswith("on")
     assert card["privacy"].startswith("none")
-    assert found.run["participation"] == "complete"
+    assert found.run["participation"] == {"label": "complete"}
     for agent in agents:
         assert json.loads(lines(agent, "closed")[0].text) == card
 
@@ -85,7 +85,9 @@ def test_a_site_that_had_to_be_asked_again_is_told(agents):
     usual = lp.pca("sites", 2, "dpi", engine=engine_of(agents), max_rounds=3, rng=0)
     engine = Federation(Losing(agents, "south", 4, 2))
     found = lp.pca("sites", 2, "dpi", engine=engine, max_rounds=3, rng=0)
-    assert found.run["participation"] == found.run["federation"]["participation"] == "waited"
+    assert (
+        found.run["participation"]["label"] == found.run["federation"]["participation"] == "waited"
+    )
     np.testing.assert_array_equal(found.components, usual.components)
     assert found.ledger == usual.ledger
     assert [fault["then"] for fault in found.run["faults"]] == ["asked again"] * 2

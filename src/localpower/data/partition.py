@@ -249,3 +249,9 @@ def _labels(source: Source) -> NDArray[Any]:
             "localpower.read(data, label=…), or give them as localpower.read(data, labels=…)"
         )
     return source.labels
+
+
+def useful(workers: int, source: Source, width: int) -> int:
+    """How many shards are worth it: each should hold more numbers than it sends in a round."""
+    entries = Shard(source.pieces, source.columns, source.dtype).entries
+    return max(1, min(workers, entries // (source.columns * width), source.rows))

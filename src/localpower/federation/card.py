@@ -41,7 +41,7 @@ def card_of(result: Result, run: str, offers: Sequence[Offer], secure: str) -> d
         "certificate": None
         if certificate is None
         else {name: certificate.get(name) for name in ("angle", "proven", "p")},
-        "participation": participation(told),
+        "participation": participation(told, [offer.site for offer in offers]),
     }
 
 
@@ -50,9 +50,13 @@ def stopped_card(run: str, offers: Sequence[Offer], secure: str, error: str) -> 
     return _head(run, offers, secure, NOT_PRIVATE) | {"ended": error, "participation": "stopped"}
 
 
-def participation(run: Mapping[str, Any]) -> str:
-    """Who took part: ``"complete"``, or ``"waited"`` where some sites had to be asked again."""
-    return "waited" if any(fault["then"] for fault in run.get("faults") or ()) else "complete"
+def participation(run: Mapping[str, Any], sites: Sequence[str]) -> str:
+    """Who took part: ``"complete"``, or in which way not."""
+    known = run.get("participation") or {"label": "complete"}
+    if known["label"] != "without":
+        return str(known["label"])
+    lost = ", ".join(sites[shard] for shard in known["shards"])
+    return f"without {lost} from round {known['from_round']}"
 
 
 def _head(run: str, offers: Sequence[Offer], secure: str, privacy: str) -> dict[str, Any]:

@@ -278,8 +278,7 @@ class Federation(SumsOnly):
             return result
         card = card_of(result, *self._who())
         self._over(card)
-        told = {"federation": card, "participation": card["participation"]}
-        return replace(result, run={**result.run, **told})
+        return replace(result, run={**result.run, "federation": card})
 
     def _who(self) -> tuple[str, list[Offer], str]:
         return self._run, list(self._offers.values()), self.secure

@@ -56,8 +56,8 @@ class Call:
     def of(cls, asked: Asked, secure: str, deadline: float | None) -> Call:
         """What was asked, if all of it is plain data."""
         if secure != "off":
-            sends_rows = asked.return_u, asked.checkpoint, asked.faults.on_loss == "degrade"
-            check_sums(asked.scale, *map(bool, sends_rows))
+            sends_rows = bool(asked.return_u), bool(asked.checkpoint)
+            check_sums(asked.scale, *sends_rows, asked.faults)
             method_for_sums(asked.method)
         given = dict(asked.given) | {"method": str(asked.method), "rng": asked.seed}
         if asked.seed is None or not asked.method.repeatable:

@@ -114,13 +114,13 @@ FIELDS: dict[type, tuple[Check, ...]] = {  # in the order of the fields
     ),
     PowerSteps: (
         *(_is_basis, _steps, _one_of("none", *ALIGNMENTS), _is_flag, _is_flag, _wire),
-        _maybe(_is_matrix),
+        *(_maybe(_is_matrix), _is_number),
     ),
     SmallGram: (_is_basis,),
     GramTriangle: (),
     Refine: (
         *(_is_matrix, _is_basis, _is_basis, _within(0, MOST_STEPS), _within(1, 1 << 53)),
-        *(_wire, _wire, _maybe(_is_matrix)),
+        *(_is_number, _wire, _maybe(_is_matrix)),
     ),
     NoisedGram: _noised,
     NoisedProduct: (*_noised, _is_longer_basis),
@@ -128,7 +128,7 @@ FIELDS: dict[type, tuple[Check, ...]] = {  # in the order of the fields
     Triangle: (_is_basis, _is_flag, _is_flag, _is_flag),
     LocalTriangle: (),
     TopVectors: (_width, _is_flag),
-    LeadingFactor: (_width, _width, _wire, _is_number, _within(1, 1 << 53)),
+    LeadingFactor: (_width, _width, _is_number, _is_number, _within(1, 1 << 53)),
     ProjectRows: (_is_basis, lambda value, d: _is_array(value) and value.ndim == 2),
 }
 SUMS = (Sums, Spread, Prepare, PowerSteps, SmallGram, GramTriangle, Refine, NoisedGram,
