@@ -96,7 +96,7 @@ def join(options: argparse.Namespace) -> None:
         print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
 
     try:
-        take_part(options.policy, say)
+        take_part(options.policy, say, options.once)
     except KeyboardInterrupt:
         say("left")
 
@@ -203,6 +203,8 @@ def add_federation(commands: Any) -> None:
     ):
         command = add_command(actions, name, function, what, f"site {name} policy.toml")
         command.add_argument("policy", metavar="POLICY", help="this site's policy.toml")
+        if function is join:
+            command.add_argument("--once", action="store_true", help="leave after one run")
     command = add_command(
         actions,
         "project",

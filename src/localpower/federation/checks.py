@@ -104,7 +104,8 @@ def check_ask(policy: Policy, journal: Journal, run: SiteRun, asked: Ask) -> Non
     if run.opened.privacy is None and own.rows < PER_COLUMN * columns:
         raise SiteRefused(
             f"{columns} columns at once need {PER_COLUMN} times as many rows, and it has "
-            f"{own.rows}: take a smaller rank or width"
+            f"{own.rows}: take a smaller rank or width, or a "
+            "method that iterates"
         )
 
 

@@ -41,6 +41,7 @@ from localpower.federation.messages import (
     signed_part,
     to_frame,
 )
+from localpower.federation.policy import PER_COLUMN
 from localpower.result import Result
 from localpower.run import Run
 from localpower.version import __version__
@@ -121,6 +122,12 @@ class Federation(SumsOnly):
     @property
     def rounding(self) -> float:
         return super().rounding if self.only_sums else 0.0
+
+    @property
+    def most_columns(self) -> float:  # type: ignore[override]
+        """What policies allow at once, as long as rows are counted."""
+        rows = [offer.rows for offer in self._offers.values() if offer.rows]
+        return min(rows) // PER_COLUMN if rows else float("inf")
 
     def takes(self, data: Any) -> bool:
         return isinstance(data, str) and data == SITES

@@ -45,8 +45,9 @@ def serve(
     most: int,
     say: Say,
     keep_alive: float = KEEP_ALIVE,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Connect, answer, and connect again, until something is raised.
+    """Connect, answer, and connect again, until something is raised or all `is_over`.
 
     Of frames of more than `most` bytes nothing is kept; they are answered as if they were empty.
     """
@@ -56,6 +57,8 @@ def serve(
     with grpc.secure_channel(address, credentials, [*options(keep_alive), *patience]) as channel:
         while True:
             reason = answer_stream(channel, address, answer, most, say)
+            if reason is None and is_over():
+                return
             if reason is None:
                 pause, said = SHORTEST, waiting(address)
                 say("the coordinator has left; waiting for the next run")
@@ -162,6 +165,7 @@ class SpokenJournal(Journal):
 
     def __init__(self, path: Path, say: Say) -> None:
         self._say = say
+        self.runs = 0  # that have ended since
         super().__init__(path)
 
     def write(self, entry: Entry) -> None:
@@ -172,13 +176,14 @@ class SpokenJournal(Journal):
         if entry.kind == "opened":
             self._say(f"{run} opened: {entry.text}")
         elif entry.kind == "closed":
+            self.runs += 1
             self._say(f"{run} closed: {answers} answers; {self.columns} columns in all runs so far")
         elif entry.kind == "refused":
             self._say(f"{run} refused: {entry.text}")
 
 
-def join(path: str | os.PathLike[str], say: Say) -> None:
-    """Take part in a federation as a policy says, until something is raised: Ctrl-C ends it."""
+def join(path: str | os.PathLike[str], say: Say, once: bool = False) -> None:
+    """Take part in a federation as a policy says, until Ctrl-C; or in one run, if `once`."""
     policy = checked_policy(path)
     keys = policy.folder / policy.keys
     credentials = credentials_of(policy.name, keys)
@@ -186,7 +191,8 @@ def join(path: str | os.PathLike[str], say: Say) -> None:
     with closing(SpokenJournal(policy.folder / JOURNAL, say)) as journal:
         agent = SiteAgent(policy, journal, identity)
         try:
-            serve(policy.coordinator, credentials, agent.answer, policy.max_bytes, say)
+            how = policy.coordinator, credentials, agent.answer, policy.max_bytes, say
+            serve(*how, is_over=lambda: once and journal.runs > 0)
         finally:
             agent.close()
 
