@@ -16,7 +16,7 @@ from localpower.worker.shard import EngineBlock, OpenBlock
 class Sites(Federation):
     """A federation whose sites connect to this process.
 
-    It listens where the coordinator's file says, and waits until all sites of the file are there.
+    It listens where the coordinator's file says. A run waits until all sites of the file are there.
 
     Parameters
     ----------
@@ -32,17 +32,13 @@ class Sites(Federation):
                 "`localpower federation init FOLDER --site NAME ...` makes one"
             )
         file = FederationFile.read(path)
-        link = GrpcLink(file)
-        try:
-            _await(link)
-            super().__init__(link, secure=file.secure_sum)
-        except BaseException:
-            link.close()
-            raise
+        super().__init__(GrpcLink(file), secure=file.secure_sum)
         self._file = file
 
     def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[EngineBlock]:
         """Open a run with the sites; what they sign must be of the keys that the file pins."""
+        assert isinstance(self.link, GrpcLink)
+        _await(self.link)
         blocks = super().adopt(data, open_block)
         for name, offer in self._offers.items():
             if pin_of(offer.identity.tobytes()) != self._file.sites[name].identity:
