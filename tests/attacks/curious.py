@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-from inference import auc, member_score
+from math import ceil
 
+import numpy as np
+from inference import auc, member_score, released_score
+
+from localpower.core.gaussian import sigma_of
 from localpower.engines.inline import Inline
+from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.private_tasks import SENSITIVITY, NoisedGram, matrix_of
+from localpower.worker.shard import Shard
 from localpower.worker.tasks import Measure, PowerSteps, Prepare
 
 COLUMNS = 40
@@ -53,3 +59,24 @@ def membership(rows, trials, seed=0, sites=1):
         for row, scores in ((A[0], members), (draw(1)[0], strangers)):
             scores.append(member_score(row, Z, Y, rows * sites, covariance))
     return auc(np.array(members), np.array(strangers))
+
+
+def membership_in_releases(epsilon, delta, trials, rows=5, columns=6, seed=0):
+    """AUC of telling a row from a noised matrix, for whoever knows all other rows of the site."""
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((rows + 1, columns))
+    A /= np.linalg.norm(A, axis=1, keepdims=True)  # as long as the clip
+    task = NoisedGram(1.0, ceil(sigma_of(epsilon, delta) * SENSITIVITY), 1, False)
+
+    def exact(part):
+        return task.exact(LocalMatrix(Shard((part,), columns, part.dtype)))
+
+    others, all_rows = exact(A[1:]), exact(A)
+
+    def scores(words):
+        noised = words + task.noise(columns, rng.bytes, trials)
+        matrices = [matrix_of(each.view(np.uint64), columns) for each in noised]
+        known = matrix_of(others.view(np.uint64), columns)
+        return np.array([released_score(A[0], matrix, known) for matrix in matrices])
+
+    return auc(scores(all_rows), scores(others))
