@@ -81,6 +81,11 @@ OPENING = {
     "min_sites": ({"min_sites": 4}, {}, "3 sites are fewer than its policy asks for"),
     "privacy": ({"privacy": Private(1.0, 1e-6, 1.0)}, {}, "private runs only"),
     "no privacy": ({}, {"privacy": (1.0, 1e-6, 1.0)}, "no privacy budget"),
+    "recovery of noise": (
+        {},
+        {"privacy": (1.0, 1e-6, 1.0), "secure": "recovery"},
+        "needs the noise of every site",
+    ),
     "peers": ({"peers": {}}, {}, "does not know south, west: add their keys"),
 }
 

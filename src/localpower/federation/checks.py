@@ -48,6 +48,8 @@ def check_open(policy: Policy, journal: Journal, asked: OpenRun) -> None:
         raise SiteRefused("its replies leave masked only (secure_sum = 'required')")
     if asked.secure != "off" and policy.secure_sum == "off":
         raise SiteRefused("it has no masks (secure_sum = 'off'): ask for a run without")
+    if asked.privacy is not None and asked.secure == "recovery":
+        raise SiteRefused("a private run needs the noise of every site: ask for a strict one")
     check_private(policy, journal, asked)
     if not policy.data:
         raise SiteRefused("its policy names no data (data)")
