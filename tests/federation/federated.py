@@ -4,6 +4,7 @@ import secrets
 from dataclasses import replace
 
 import numpy as np
+from scipy import sparse
 
 from localpower.federation.agent import SiteAgent
 from localpower.federation.engine import Federation
@@ -36,10 +37,14 @@ def sites(folder, parts, names=NAMES, **policy):
 
 
 def site(folder, part, name, keys, **how):
-    folder.mkdir()
-    np.save(folder / "rows.npy", part)
+    folder.mkdir(parents=True)
+    if sparse.issparse(part):
+        sparse.save_npz(folder / "rows.npz", part, compressed=False)
+    else:
+        np.save(folder / "rows.npy", part)
     peers = {other: key.fingerprint for other, key in keys.items() if other != name}
-    how = {"name": name, "data": "rows.npy", "peers": peers, "folder": folder} | how
+    data = "rows.npz" if sparse.issparse(part) else "rows.npy"
+    how = {"name": name, "data": data, "peers": peers, "folder": folder} | how
     return SiteAgent(Policy(**how), Journal(folder / NAME), keys[name])
 
 

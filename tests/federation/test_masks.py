@@ -122,7 +122,7 @@ def test_everything_that_sites_must_agree_on_is_in_the_key():
     assert len({masks.derived(b"secret", info) for info in infos}) == len(others) + 1
 
 
-@pytest.mark.parametrize("m", [3, 5, 12, 50])
+@pytest.mark.parametrize("m", [3, 6, 20])
 def test_sums_of_sites_are_those_of_the_inline_ring_bit_for_bit(tmp_path, m):
     parts = [rows(60 + i, d=4, seed=i) for i in range(m)]
     names = [f"site-{i}" for i in range(m)]
