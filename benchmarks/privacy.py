@@ -44,7 +44,7 @@ AT_ONCE, CLIP = 50_000, 10.0
 FIELDS = ("part", "case", "epsilon", "trials", "low", "share", "captured", "sine", "expected",
           "version")  # fmt: skip
 AXIS, SPREAD = np.array([1.0, 0.0, 0.0]), np.full(COLUMNS, COLUMNS**-0.5)
-TABLE = {  # captured share and sine of a first measurement, of one run each
+TABLE = {  # captured share and sine of a first measurement; of products, with the best choices
     "matrix, k=5": {0.1: (0.959, 0.52), 0.5: (0.998, 0.11), 1: (0.9995, 0.061), 4: (1.0, 0.017)},
     "matrix, k=5, noise of each shard alone": {
         0.1: (0.757, 1.0), 0.5: (0.980, 0.35), 1: (0.9945, 0.18), 4: (0.9996, 0.05)},
