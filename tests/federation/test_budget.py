@@ -161,6 +161,9 @@ def test_a_question_that_fails_is_charged_too(tmp_path):
     lines = [entry for entry, _ in verified(tmp_path / "north" / NAME)]
     assert lines[-1].kind == "failed"
     assert agents[0].journal.mu == lines[-1].mu > 0
+    agents[0] = again(agents[0])
+    assert agents[0].journal.spent(run) == agents[0].journal.mu == lines[-1].mu
+    assert "more than the run was opened for" in refusal(agents[0].answer(ask(run, 2, matrix())))
 
 
 REFUSED_RUNS = {
@@ -171,6 +174,7 @@ REFUSED_RUNS = {
     "delta": ({}, {"privacy": (1.0, 1e-5, 1.0)}, "with this it would be 1.1"),
     "no delta": ({}, {"privacy": (1.0, 1.0, 1.0)}, "delta must be below 1"),
     "masks": ({"secure_sum": "optional"}, {"secure": "off"}, "a private run needs masks"),
+    "recovery": ({}, {"secure": "recovery"}, "needs the noise of every site"),
     "gaps": ({"missing": "mean"}, {}, "fills gaps with means of other rows"),
 }
 

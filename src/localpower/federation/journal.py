@@ -27,7 +27,7 @@ except ImportError:  # not on this system: nothing keeps a second agent away
 
 NAME = "journal.jsonl"
 BEGIN = "0" * 64
-KINDS = ("opened", "joined", "answered", "failed", "refused", "closed")
+KINDS = ("opened", "joined", "answered", "failed", "settled", "refused", "closed")
 LONGEST = 1 << 20  # bytes of a line
 MOST_REFUSED = 1000  # refusals that are listed between two answers
 
@@ -69,9 +69,11 @@ class Journal:
             self._lock()
             self._finish()
             self._seen: dict[str, dict[int, Entry]] = {}
+            self._lists: dict[str, dict[int, list[str]]] = {}
             self._over: set[str] = set()
             self.columns = self.plain_columns = self.refused = 0
             self.epsilon = self.mu = 0.0  # of all runs together
+            self._spent: dict[str, float] = {}
             self._last = BEGIN
             for entry, chain in verified(self.path):
                 self._count(entry)
@@ -132,13 +134,18 @@ class Journal:
         self.plain_columns += 0 if entry.masked else entry.columns
         self.epsilon += entry.epsilon
         self.mu = hypot(self.mu, entry.mu)
+        if entry.mu:
+            self._spent[entry.run] = hypot(self.spent(entry.run), entry.mu)
         if entry.kind == "opened":
             self._seen[entry.run] = {}
         elif entry.kind in ("answered", "failed"):
             self._seen.setdefault(entry.run, {})[entry.round] = entry
+        elif entry.kind == "settled":
+            self._lists.setdefault(entry.run, {})[entry.round] = json.loads(entry.text)
         elif entry.kind == "closed":
             self._over.add(entry.run)
             self._seen.pop(entry.run, None)
+            self._lists.pop(entry.run, None)
 
     def is_over(self, run: str) -> bool:
         """Whether a run was opened here once, and is closed."""
@@ -161,8 +168,12 @@ class Journal:
         return len(self._seen.get(run, {}))
 
     def spent(self, run: str) -> float:
-        """μ of what was answered of an open run."""
-        return hypot(*(entry.mu for entry in self._seen.get(run, {}).values()))
+        """μ of what was answered of a run, also of what failed."""
+        return self._spent.get(run, 0.0)
+
+    def lists(self, run: str) -> dict[int, list[str]]:
+        """The sites that sums of an open run were opened for, by round."""
+        return self._lists.get(run, {})
 
     def verify(self) -> int:
         """Check the whole file; returns the number of lines, or raises `DataError`."""
@@ -171,6 +182,7 @@ class Journal:
     def close(self) -> None:
         """Let another process have it."""
         self._end()
+        self._file = -1  # its number may be given to another file
 
 
 def verified(path: str | os.PathLike[str]) -> Iterator[tuple[Entry, str]]:
