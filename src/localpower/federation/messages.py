@@ -308,9 +308,10 @@ def from_frame(frame: bytes, most: int, header: int = MOST_HEADER) -> Any:
 
 
 def signed_part(message: Offer | Answer | Shares) -> bytes:
-    """What a site signs of a message: all but the signature, and names, whose hash is there."""
+    """What a site signs: a hash of all but the signature, and names, whose hash is there."""
     bare = replace(message, signature=_none())
-    return to_frame(replace(bare, names=None) if isinstance(bare, Offer) else bare)
+    whole = to_frame(replace(bare, names=None) if isinstance(bare, Offer) else bare)
+    return f"{PROTOCOL} {type(message).__name__} ".encode() + sha256(whole).digest()
 
 
 def names_digest(names: tuple[str, ...] | None) -> str:
