@@ -40,6 +40,7 @@ from localpower.federation.messages import (
     to_frame,
 )
 from localpower.federation.policy import Private
+from localpower.federation.runs import SiteRun
 from localpower.worker.host import Failure
 from localpower.worker.replies import Done, Product
 from localpower.worker.sum_tasks import SmallGram, Spread, Sums
@@ -82,6 +83,12 @@ OPENING = {
     "min_sites": ({"min_sites": 4}, {}, "3 sites are fewer than its policy asks for"),
     "privacy": ({"privacy": Private(1.0, 1e-6, 1.0)}, {}, "private runs only"),
     "no privacy": ({}, {"privacy": (1.0, 1e-6, 1.0)}, "no privacy budget"),
+    "one site alone": ({"min_sites": 1}, {"sites": ("north",)}, "one site alone hides nothing"),
+    "recovery of noise": (
+        {},
+        {"privacy": (1.0, 1e-6, 1.0), "secure": "recovery"},
+        "needs the noise of every site",
+    ),
     "peers": ({"peers": {}}, {}, "does not know south, west: add their keys"),
 }
 
@@ -461,6 +468,29 @@ def test_a_roster_that_was_changed_is_refused(tmp_path, kind):
     change, text = ROSTERS[kind]
     assert text in refusal(agents[0].answer(changed_roster(agents, change)))
     assert agents[0]._run.roster is None
+
+
+def test_two_sites_with_one_key_do_not_join(tmp_path):
+    agents = sites(tmp_path, thirds())
+
+    def twins(offers):
+        bare = replace(offers[2], key=offers[1].key)
+        signature = agents[2].keys.sign(signed_part(bare))
+        return [*offers[:2], replace(bare, signature=as_bytes(signature))]
+
+    assert "the same key" in refusal(agents[0].answer(changed_roster(agents, twins)))
+
+
+def test_masks_depend_on_the_roster_and_on_how_rows_were_prepared(tmp_path):
+    """Also where a coordinator says the same in its questions."""
+    agents = sites(tmp_path, thirds())
+    run = begun(agents)
+    question = "ab" * 32
+    first = agents[0]._run.info(2, question)
+    agents[0].answer(ask(run, 1, PREPARE))
+    second = agents[0]._run.info(2, question)
+    other = SiteRun(tmp_path, replace(agents[0]._run.kept, roster=agents[0]._run.kept.offer))
+    assert len({first, second, other.info(2, question)}) == 3
 
 
 def test_sites_that_were_asked_in_different_ways_do_not_join(tmp_path):

@@ -19,7 +19,7 @@ from localpower.core.errors import (
 from localpower.engines.inline import Inline
 from localpower.federation.engine import Federation
 from localpower.federation.link import DirectLink
-from localpower.federation.messages import Answer, Ask, OpenRun, Refusal, Roster, to_frame
+from localpower.federation.messages import Answer, Ask, OpenRun, Refusal, Reveal, Roster, to_frame
 from localpower.worker.tasks import Measure, PowerSteps, Triangle
 
 METHODS = ["auto", "gram", "block_krylov", "block_lanczos", "dpi", "local_ritz",
@@ -270,15 +270,28 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("phase", [OpenRun, Roster, Ask])
-@pytest.mark.parametrize("change", CHANGES)
-def test_faults_on_the_way_cost_nothing_but_another_question(tmp_path, change, phase):
-    agents = sites(tmp_path, thirds())
-    usual = lp.pca("sites", 2, "dpi", engine=engine_of(agents), max_rounds=2, rng=0)
+FAULTS = [
+    *((change, "strict", phase) for change in CHANGES for phase in (OpenRun, Roster, Ask)),
+    *((change, "off", phase) for change in ("lost", "flipped") for phase in (OpenRun, Ask)),
+    *((change, "recovery", phase) for change in ("lost", "twice") for phase in (Ask, Reveal)),
+    ("flipped", "recovery", Ask), ("flipped", "recovery", Reveal),
+]  # fmt: skip
+ALL_TASKS = ("Sums", "Spread", "Describe", "Prepare", "PowerSteps", "SmallGram", "Triangle")
+
+
+@pytest.mark.parametrize(
+    ("change", "secure", "phase"), FAULTS, ids=lambda each: getattr(each, "__name__", each)
+)
+def test_faults_on_the_way_cost_nothing_but_another_question(tmp_path, change, secure, phase):
+    agents = sites(tmp_path, thirds(d=40), secure_sum="optional", tasks=ALL_TASKS)
+    how = {"max_rounds": 1, "rng": 0}
+    usual = lp.pca("sites", 2, "dpi", engine=engine_of(agents, secure=secure), **how)
     link = Unsteady(agents, on(phase, "south", CHANGES[change]))
-    found = lp.pca("sites", 2, "dpi", engine=Federation(link), max_rounds=2, rng=0)
+    found = lp.pca("sites", 2, "dpi", engine=Federation(link, secure=secure), **how)
     np.testing.assert_array_equal(found.components, usual.components)
-    assert {agent.journal.columns for agent in agents} == {agents[0].journal.columns}
+    assert found.run["participation"] in ("complete", "waited")
+    if phase is not Reveal:
+        assert {agent.journal.columns for agent in agents} == {agents[0].journal.columns}
 
 
 def test_only_those_missing_are_asked_again(tmp_path):

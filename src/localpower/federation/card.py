@@ -55,10 +55,13 @@ def participation(run: Mapping[str, Any], names: Sequence[str]) -> str:
     Where sites were lost and a sum could be opened without them: ``"without … from round …"``.
     """
     faults = run.get("faults") or ()
-    lost = [fault for fault in faults if fault["then"] == "left out"]
-    if lost:
-        gone = sorted({names[shard] for fault in lost for shard in fault["shards"]})
-        return f"without {', '.join(gone)} from round {lost[0]['round']}"
+    lost = [fault for fault in faults if fault["what"] == "lost"]
+    if run.get("degraded") and lost:
+        gone = ", ".join(names[part["shard"]] for part in run["degraded"])
+        return f"without {gone} from round {min(fault['round'] for fault in lost)}"
+    known = run.get("participation")
+    if isinstance(known, Mapping):
+        return str(known["label"])
     return "waited" if any(fault["then"] for fault in faults) else "complete"
 
 

@@ -48,6 +48,10 @@ def check_open(policy: Policy, journal: Journal, asked: OpenRun) -> None:
         raise SiteRefused("its replies leave masked only (secure_sum = 'required')")
     if asked.secure != "off" and policy.secure_sum == "off":
         raise SiteRefused("it has no masks (secure_sum = 'off'): ask for a run without")
+    if asked.secure != "off" and len(asked.sites) < 2:
+        raise SiteRefused("the sum of one site alone hides nothing: ask for a run without masks")
+    if asked.privacy is not None and asked.secure == "recovery":
+        raise SiteRefused("a private run needs the noise of every site: ask for a strict one")
     check_private(policy, journal, asked)
     if not policy.data:
         raise SiteRefused("its policy names no data (data)")
@@ -79,7 +83,7 @@ def check_roster(policy: Policy, run: SiteRun, roster: Roster) -> None:
             raise SiteRefused(f"{offer.site} has another key than its policy says (peers)")
         if not masks.is_signed(public, offer.signature.tobytes(), signed_part(offer)):
             raise SiteRefused(f"the offer of {offer.site} is not signed by it")
-        if (offer.run, offer.opened) != (own.run, own.opened):
+        if offer.opened != own.opened:
             raise SiteRefused(f"{offer.site} was asked for another run")
         if offer.columns != own.columns or (own.digest and offer.digest not in ("", own.digest)):
             raise SiteRefused(f"{offer.site} has other columns")

@@ -338,8 +338,8 @@ class Federation(SumsOnly):
             return result
         card = card_of(result, *self._who())
         self._over(card)
-        told = {"federation": card, "participation": card["participation"]}
-        return replace(result, run={**result.run, **told})
+        told = {"participation": card["participation"], **result.run, "federation": card}
+        return replace(result, run=told)
 
     def _who(self) -> tuple[str, list[Offer], str]:
         return self._run, list(self._offers.values()), self.secure
