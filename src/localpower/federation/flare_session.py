@@ -53,9 +53,9 @@ def run(asked: dict[str, Any], told: Told) -> None:
         folder = write_job(scratch / "job", sites, asked["lead"])
         told(stage="submitting a job")
         job = session.submit_job(str(folder))
-        about = finished(session, job, told)
+        finished(session, job, told)
         written = fetched(session, job, scratch)
-        job = ""
+        about, job = session.get_job_meta(job), ""
         if not (written / OUTCOME).exists():
             why = "; ".join(map(str, about.get("job_deploy_detail") or [])) or "no detail"
             raise EngineError(
@@ -125,14 +125,13 @@ def write_job(folder: Path, sites: Sequence[str], lead: str) -> Path:
     return folder
 
 
-def finished(session: Session, job: str, told: Told) -> dict[str, Any]:
-    """Wait for the end of a job, and tell meanwhile where it stands; return what is known of it."""
+def finished(session: Session, job: str, told: Told) -> None:
+    """Wait for the end of a job, and tell meanwhile where it stands."""
     began = math.inf
     while True:
-        about: dict[str, Any] = session.get_job_meta(job)
-        status = str(about["status"])
+        status = str(session.get_job_meta(job)["status"])
         if status.startswith("FINISHED"):
-            return about
+            return
         began = min(began, time.monotonic() if status == "RUNNING" else math.inf)
         records = recent(session, job) if time.monotonic() - began > SETTLED else []
         if records:
