@@ -97,9 +97,8 @@ class Sites:
 
     def start(self, *names):
         for name in names:
-            log = open(self.folder / f"{name}.log", "a", encoding="utf-8")
-            with log:
-                policy = self.folder / name / "policy.toml"
+            policy = self.folder / name / "policy.toml"
+            with open(self.folder / f"{name}.log", "a", encoding="utf-8") as log:
                 self.processes[name] = localpower(
                     "site", "join", policy, stdout=log, stderr=subprocess.STDOUT
                 )

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from localpower.cli.flare import add_flare
@@ -21,6 +22,7 @@ from localpower.result import Result
 from localpower.scores import write_scores
 from localpower.scores.writers import kind_of
 
+TEXT = 120  # characters of a text of the journal that are shown; the file has all
 UNUSUAL = 0.8  # of the share that is explained of all rows; less is remarked on
 
 
@@ -116,7 +118,7 @@ def journal(options: argparse.Namespace) -> None:
         told += [f"{entry.columns} columns"] * bool(entry.columns)
         told += [("masked" if entry.masked else "NOT masked")] * bool(entry.words)
         told += [f"epsilon {entry.epsilon:g}"] * bool(entry.epsilon)
-        told += [entry.text] * bool(entry.text)
+        told += [shorten(entry.text, TEXT, placeholder=" ...")] * bool(entry.text)
         when = entry.time[:19].replace("T", " ")
         print(f"{when} {entry.kind:<8} {entry.run[:8]:<8} {what:<16} {', '.join(told)}".rstrip())
     lines, columns, epsilon = _totals(file)

@@ -83,6 +83,11 @@ class SiteAgent:
         """What the others call this site."""
         return self.policy.name
 
+    @property
+    def run(self) -> str:
+        """The run that is open here; nothing if none is."""
+        return "" if self._run is None else self._run.id
+
     def close(self) -> None:
         """Let go of rows and journal; a run that is open can be gone on with later."""
         self._matrix = None

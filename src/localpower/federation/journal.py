@@ -10,13 +10,14 @@ import json
 import os
 import weakref
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from localpower.core.errors import DataError, EngineError
+from localpower.core.ledger import names, parts
 
 try:
     from fcntl import LOCK_EX, LOCK_NB, flock
@@ -103,7 +104,8 @@ class Journal:
                 entry = Entry("refused", text="more refusals follow, and are not listed")
         else:
             self.refused = 0
-        told = asdict(entry) | {"time": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        told = dict(zip(names(Entry), parts(entry), strict=True))
+        told["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
         told = {name: value for name, value in told.items() if value or name == "kind"}
         chain = chained(self._last, told)
         self._append(_line(told | {"chain": chain}), entry.kind != "refused")
@@ -165,7 +167,7 @@ class Journal:
 def verified(path: str | os.PathLike[str]) -> Iterator[tuple[Entry, str]]:
     """Yield the lines of a journal and the hash after each; `DataError` where one was changed."""
     last = BEGIN
-    known = {entry.name for entry in fields(Entry)}
+    known = {*names(Entry)}
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
