@@ -55,13 +55,12 @@ def run(asked: dict[str, Any], told: Told) -> None:
         job = session.submit_job(str(folder))
         finished(session, job, told)
         written = fetched(session, job, scratch)
-        about, job = session.get_job_meta(job), ""
         if not (written / OUTCOME).exists():
-            why = "; ".join(map(str, about.get("job_deploy_detail") or [])) or "no detail"
             raise EngineError(
-                f"NVFLARE ended the job with {about['status']} ({why}): log.txt in the kits of the "
-                "server and of the sites says more"
+                f"NVFLARE ended the job ({why(session, job)}): log.txt in the kits of the server "
+                "and of the sites says more"
             )
+        job = ""
         told(folder=str(written))
     finally:
         with suppress(Exception):
@@ -144,6 +143,17 @@ def finished(session: Session, job: str, told: Told) -> None:
 def fetched(session: Session, job: str, scratch: Path) -> Path:
     """Download what a job wrote."""
     return Path(session.download_job_result(job, str(scratch))) / "workspace" / FOLDER
+
+
+def why(session: Session, job: str) -> str:
+    """What server and sites said of a job that did not run; they say it after its end."""
+    end = time.monotonic() + SETTLED
+    while True:
+        about = session.get_job_meta(job)
+        said = about.get("job_deploy_detail")
+        if said or time.monotonic() > end:
+            return "; ".join(map(str, [about["status"], *(said or ())]))
+        time.sleep(POLL)
 
 
 def recent(session: Session, job: str) -> list[dict[str, Any]]:
