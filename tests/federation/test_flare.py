@@ -115,7 +115,7 @@ class Federation:
             "kit": str(self.kits["lead"]),
             "scratch": str(self.folder / f"scratch{len(list(self.folder.iterdir()))}"),
             "sites": list(SITES),
-            "patience": 30,
+            "patience": 120,
             "lead": Call({"rank": 2, "method": "gram", "rng": 0}).text(),
         }
         Path(asked["scratch"]).mkdir()
@@ -290,7 +290,9 @@ def test_errors_name_what_to_do(kits, tmp_path):
     with pytest.raises(EngineError, match="localpower federation start"):  # no server is there
         lp.svd("sites", 2, engine=engine)
     with lp.connect(engine) as opened, pytest.raises(EngineError, match=r"localpower\.svd"):
-        opened.place([])
+        opened.measure(again=True)
+    with pytest.raises(ValueError, match=r"startup/sub_start\.sh"):
+        command_of(kits["lead"])
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from localpower.engines.registry import terminable
 from localpower.federation.flare_calls import OUTCOME
 from localpower.federation.flare_kits import FOLDER, SERVER_CLASS, SITE_CLASS, TASK
 
+SLOW, QUICK = 60.0, 3.0  # seconds that a server may take for what must be known, and what may
 SETTLED = 4.0  # seconds until the lead of a job can be asked
 POLL = 0.25  # seconds between two looks at a job
 INTERVAL = 0.05  # seconds after which a site asks for work again
@@ -73,12 +74,16 @@ def opened(kit: Path, patience: float) -> Session:
     """Open a session as the person whose kit this is."""
     admin = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
     try:
-        return new_secure_session(admin["username"], str(kit), timeout=patience)
+        session: Session = new_secure_session(
+            admin["username"], str(kit), timeout=patience, command_timeout=SLOW
+        )
     except NoConnection:
         raise EngineError(
             f"no NVFLARE server answers at {admin['host']}:{admin['port']}: start it with "
             "'localpower federation start' and the folder of its kit"
         ) from None
+    session.api.file_download_progress_timeout = SLOW
+    return session
 
 
 def gathered(session: Session, wanted: Sequence[str], patience: float, told: Told) -> list[str]:
@@ -158,9 +163,13 @@ def why(session: Session, job: str) -> str:
 
 def recent(session: Session, job: str) -> list[dict[str, Any]]:
     """The last rounds, as the lead tells."""
-    with suppress(Exception):  # a job that has just begun, or ended, tells nothing
+    session.set_timeout(QUICK)
+    try:
         return list(session.show_stats(job, "server")["server"][FOLDER]["records"])
-    return []
+    except Exception:  # a job that has just begun, or ended, tells nothing
+        return []
+    finally:
+        session.set_timeout(SLOW)
 
 
 def main() -> None:
