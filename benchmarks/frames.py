@@ -41,7 +41,11 @@ from localpower.federation.messages import (
     Offer,
     OpenRun,
     Refusal,
+    Reveal,
     Roster,
+    Settle,
+    Settled,
+    Shares,
     digest_of,
     from_frame,
     to_frame,
@@ -58,7 +62,7 @@ CAP = 1 << 20  # bytes of a message
 ROWS, COLUMNS = 200, 6
 NAMES = ("north", "south", "west")
 RUN = "0123456789abcdef" * 2
-KNOWN = (Offer, Done, Answer, Refusal, Failure)
+KNOWN = (Offer, Done, Answer, Settled, Shares, Refusal, Failure)
 HERE = Path(__file__).parent
 ODD = [
     None, True, -1, 0, 1, 2, 3, 7, 1 << 31, 1 << 53, 1 << 63, 1 << 64, -(1 << 63), 1e300, -1e-300,
@@ -69,6 +73,7 @@ ODD = [
 SIZES = [0, 1, 2, 5, 6, 7, 64, 1 << 20, 1 << 31, 1 << 40, 1 << 62, -1, 1.5, "6", None]
 WORDS = [
     "array", "tuple", "csr", "dtype", "Ask", "OpenRun", "Roster", "CloseRun", "Offer", "Answer",
+    "Settle", "Reveal", "Settled", "Shares",
     "Sums", "Prepare", "PowerSteps", "Describe", "LeftVectors", "Shard", "Stored", "StoredCSR",
     "Measure", "Moments", "Ledger", "Refusal", "Failure", "<f8", ">f8", "<u8", "|O", "",
 ]  # fmt: skip
@@ -90,9 +95,9 @@ def sites(folder: Path) -> list[SiteAgent]:
     return agents
 
 
-def real_frames(agents: list[SiteAgent], run: str = RUN) -> list[bytes]:
+def real_frames(agents: list[SiteAgent], run: str = RUN, secure: str = "strict") -> list[bytes]:
     """Frames of a run, in order; the agents have answered all but that which ends it."""
-    first = to_frame(OpenRun(run, "1", NAMES, "strict", 60, "a run"))
+    first = to_frame(OpenRun(run, "1", NAMES, secure, 60, "a run"))
     offers = [from_frame(agent.answer(first), CAP) for agent in agents]
     roster = to_frame(Roster(run, tuple(replace(offer, names=None) for offer in offers)))
     basis = orth(np.random.default_rng(0).standard_normal((COLUMNS, 2)))
@@ -117,7 +122,21 @@ def real_frames(agents: list[SiteAgent], run: str = RUN) -> list[bytes]:
     frames = [first, roster, *early, prepare, *asked]
     replies = [[agent.answer(frame) for frame in frames[1:]] for agent in agents]
     assert isinstance(from_frame(replies[0][5], CAP), Answer)
+    if secure == "recovery":
+        frames += opening_frames(agents, run, frames[-2])
     return [*frames, to_frame(CloseRun(run, "{}")), *replies[0][:6]]
+
+
+def opening_frames(agents: list[SiteAgent], run: str, asked: bytes) -> list[bytes]:
+    """Frames that open a sum, and what a site says to them."""
+    answers = [from_frame(agent.answer(asked), CAP) for agent in agents]
+    about = run, answers[0].round, digest_of(asked), NAMES
+    sealed = np.stack([answer.sealed for answer in answers])
+    frames = [
+        to_frame(Settle(*about)),
+        to_frame(Reveal(*about, np.zeros((len(NAMES), 64), np.uint8), sealed)),
+    ]
+    return frames + [agents[0].answer(frame) for frame in frames]
 
 
 # Mutations
@@ -250,7 +269,7 @@ def run_batch(seed: int, batch: int, inputs: int, failures: Path) -> Row:
         for number in range(inputs):
             if agents[0].run != run_name:  # a frame has ended it
                 run_name = rng.randbytes(16).hex()
-                seeds = real_frames(agents, run_name)
+                seeds = real_frames(agents, run_name, ("strict", "recovery")[batch % 2])
             frame = mutated(seeds, rng)
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()

@@ -125,3 +125,13 @@ def test_lines_have_a_time_and_only_what_there_is(tmp_path):
     told = json.loads((tmp_path / "j").read_text().splitlines()[0])
     assert {*told} == {"kind", "run", "text", "time", "chain"}
     assert told["time"].endswith("+00:00")
+
+
+def test_a_journal_that_was_closed_takes_no_more(tmp_path):
+    first = Journal(tmp_path / "j")
+    first.close()
+    second = Journal(tmp_path / "j")  # may have the number of the file that was closed
+    with pytest.raises(OSError, match="Bad file"):
+        first.write(Entry("opened", RUN))
+    assert second.verify() == 0
+    second.close()

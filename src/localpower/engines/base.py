@@ -34,6 +34,7 @@ class Engine(ABC):
     """
 
     only_sums = False  # whether nothing but sums of replies over all shards can be seen
+    absent: frozenset[int] = frozenset()  # shards that are lost, and that sums are without
     trace = 0.0  # of AᵀA of the rows as prepared, once it is known
     address = ""
     shared = False  # whether all processes of a job make the same calls, each with its own rows

@@ -123,13 +123,21 @@ class Retrying(Engine):
             try:
                 total: Any = self._engine.sum(question)
                 named = total.key, total.number, total.count
-                if named == (question.key, 0, len(self.rows)) and self._sound(total, question):
+                count = len(self.rows) - len(self._engine.absent)
+                if named == (question.key, 0, count) and self._sound(total, question):
+                    self._do_without(self._engine.absent)
                     return cast(R, total)
                 fault: Exception = WorkerFailed(f"a sum of {total.count} replies that is not right")
             except (EngineError, WireError) as error:
                 fault = error
             self._again(range(len(self.rows)), fault, attempt)
         raise fault
+
+    def _do_without(self, absent: Set[int]) -> None:
+        """Take down that the engine goes on without some shards."""
+        for number in sorted(absent - self.missing):
+            self._note((number,), "lost", "left out")
+            self.missing.add(number)
 
     def _answers(self, reply: Any, question: Any, wanted: Set[int]) -> bool:
         """Whether this is a reply that was asked for; raises if it is one that cannot be right."""

@@ -5,6 +5,7 @@ It knows no transport. Whatever it is sent, it replies; what it does not do is a
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import numpy as np
 from localpower.core.errors import DataError, LocalPowerError, SiteRefused
 from localpower.core.ring import Words
 from localpower.federation import masks
-from localpower.federation.checks import check_ask, check_open, check_roster
+from localpower.federation.checks import check_ask, check_open, check_roster, check_settled
 from localpower.federation.journal import NAME as JOURNAL
 from localpower.federation.journal import Entry, Journal
 from localpower.federation.messages import (
@@ -30,7 +31,11 @@ from localpower.federation.messages import (
     Offer,
     OpenRun,
     Refusal,
+    Reveal,
     Roster,
+    Settle,
+    Settled,
+    Shares,
     as_bytes,
     digest_of,
     from_frame,
@@ -40,6 +45,7 @@ from localpower.federation.messages import (
 )
 from localpower.federation.policy import Policy
 from localpower.federation.questions import columns_of
+from localpower.federation.recovery import check_signed, list_text
 from localpower.federation.rows import Shape, SiteRows
 from localpower.federation.runs import Kept, SiteRun, mask_private, open_runs
 from localpower.worker.host import Failure
@@ -49,7 +55,7 @@ from localpower.worker.sums import to_words
 from localpower.worker.tasks import Prepare, Task
 
 T = TypeVar("T")
-Signed = TypeVar("Signed", Offer, Answer)
+Signed = TypeVar("Signed", Offer, Answer, Shares)
 MOST_NAMES = 10_000  # names of columns that are told
 NO_WORDS = np.empty(0, np.uint64)
 
@@ -114,7 +120,10 @@ class SiteAgent:
 
     @property
     def _actions(self) -> dict[type, Callable[[Any, bytes], Any]]:
-        return {OpenRun: self._open, Roster: self._join, Ask: self._ask, CloseRun: self._close}
+        return {
+            **{OpenRun: self._open, Roster: self._join, Ask: self._ask, CloseRun: self._close},
+            **{Settle: self._settle, Reveal: self._reveal},
+        }
 
     def _refused(self, reason: str, own: str, about: Any) -> bytes:
         run, number = getattr(about, "run", ""), getattr(about, "round", 0)
@@ -205,6 +214,8 @@ class SiteAgent:
         try:
             with np.errstate(all="ignore"):
                 answer = self._answer(run, asked, frame, question)
+        except SiteRefused:
+            raise
         except Exception as error:
             failure = to_frame(Failure(self._excuse(error), _kind(error)))
             told = replace(entry, kind="failed", answer=digest_of(failure), columns=charge)
@@ -231,8 +242,12 @@ class SiteAgent:
         if run.opened.secure == "off":
             return replace(answer, reply=reply)
         words = self._noised(run, task, to_words(task, reply, asked.exponent, asked.bits))
-        keys = run.mask_keys(asked.round, run.prepared, question)
-        return replace(answer, words=masks.masked(words, *keys))
+        info = run.info(asked.round, question)
+        added, subtracted = run.mask_keys(info)
+        if run.opened.secure == "recovery":
+            answer = replace(answer, sealed=as_bytes(run.sealed(asked.round, info)))
+            added = [*added, run.own_key(info)]
+        return replace(answer, words=masks.masked(words, added, subtracted))
 
     def _noised(self, run: SiteRun, task: Task[Any], words: Words) -> Words:
         """Where the noise of a private run is added, in whole numbers, before the mask."""
@@ -247,6 +262,31 @@ class SiteAgent:
                 asked: Ask = from_frame(run.kept.prepare, len(run.kept.prepare))
                 asked.task(self._matrix)
         return self._matrix
+
+    def _settle(self, asked: Settle, frame: bytes) -> Any:
+        """Agree to a list of sites whose sum is to be opened, before anything is revealed."""
+        run = self._known(asked.run)
+        self._bind(run, asked, frame)
+        text = list_text(run.info(asked.round, asked.question), asked.sites)
+        return Settled(run.id, asked.round, self.name, as_bytes(self.keys.sign(text)))
+
+    def _reveal(self, asked: Reveal, frame: bytes) -> Any:
+        """Help to open the sum of a list: of all sites, or one that enough have signed."""
+        run = self._known(asked.run)
+        check_settled(self.policy, self.journal, run, asked)
+        info = run.info(asked.round, asked.question)
+        if asked.sites != run.opened.sites:
+            assert run.roster is not None
+            check_signed(asked.sites, asked.signatures, run.roster, list_text(info, asked.sites))
+        told = run.revealed(asked, info)
+        self._bind(run, asked, frame)
+        return self._signed(told)
+
+    def _bind(self, run: SiteRun, asked: Settle | Reveal, frame: bytes) -> None:
+        if check_settled(self.policy, self.journal, run, asked) is None:
+            kind, hashed = type(asked).__name__, digest_of(frame)
+            sites = json.dumps(list(asked.sites))
+            self._note(Entry("settled", run.id, asked.round, kind, hashed, text=sites))
 
     def _of_data(self, look: Callable[[], T]) -> T:
         try:

@@ -40,7 +40,7 @@ def card_of(
         "certificate": None
         if certificate is None
         else {name: certificate.get(name) for name in ("angle", "proven", "p")},
-        "participation": participation(told),
+        "participation": participation(told, [offer.site for offer in offers]),
     }
 
 
@@ -49,9 +49,20 @@ def stopped_card(run: str, offers: Sequence[Offer], secure: str, error: str) -> 
     return _head(run, offers, secure, NOT_PRIVATE) | {"ended": error, "participation": "stopped"}
 
 
-def participation(run: Mapping[str, Any]) -> str:
-    """Who took part: ``"complete"``, or ``"waited"`` where some sites had to be asked again."""
-    return "waited" if any(fault["then"] for fault in run.get("faults") or ()) else "complete"
+def participation(run: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Who took part: ``"complete"``, or ``"waited"`` where some sites had to be asked again.
+
+    Where sites were lost and a sum could be opened without them: ``"without … from round …"``.
+    """
+    faults = run.get("faults") or ()
+    lost = [fault for fault in faults if fault["what"] == "lost"]
+    if run.get("degraded") and lost:
+        gone = ", ".join(names[part["shard"]] for part in run["degraded"])
+        return f"without {gone} from round {min(fault['round'] for fault in lost)}"
+    known = run.get("participation")
+    if isinstance(known, Mapping):
+        return str(known["label"])
+    return "waited" if any(fault["then"] for fault in faults) else "complete"
 
 
 def _head(run: str, offers: Sequence[Offer], secure: str, privacy: str) -> dict[str, Any]:

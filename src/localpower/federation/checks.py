@@ -15,13 +15,16 @@ from localpower.federation.messages import (
     Ask,
     Offer,
     OpenRun,
+    Reveal,
     Roster,
+    Settle,
     from_frame,
     signed_part,
     to_frame,
 )
 from localpower.federation.policy import PER_COLUMN, Policy
 from localpower.federation.questions import check_understood, columns_of, reply_size
+from localpower.federation.recovery import check_list
 from localpower.federation.runs import SiteRun
 from localpower.worker.sums import is_summable
 from localpower.worker.tasks import Prepare, Refine
@@ -41,12 +44,12 @@ def check_open(policy: Policy, journal: Journal, asked: OpenRun) -> None:
             f"{len(asked.sites)} sites are fewer than its policy asks for (min_sites = "
             f"{policy.min_sites})"
         )
-    if asked.secure == "recovery":
-        raise SiteRefused("it knows no recovery of masks: ask for a strict run")
     if asked.secure == "off" and policy.secure_sum == "required":
         raise SiteRefused("its replies leave masked only (secure_sum = 'required')")
     if asked.secure != "off" and policy.secure_sum == "off":
         raise SiteRefused("it has no masks (secure_sum = 'off'): ask for a run without")
+    if asked.privacy is not None and asked.secure == "recovery":
+        raise SiteRefused("a private run needs the noise of every site: ask for a strict one")
     check_private(policy, journal, asked)
     if not policy.data:
         raise SiteRefused("its policy names no data (data)")
@@ -129,3 +132,27 @@ def _check_columns(policy: Policy, journal: Journal, columns: int, least: int) -
             f"{columns} columns more without masks would be half of its rows or columns: ask for a "
             "run with masks"
         )
+
+
+def check_settled(
+    policy: Policy, journal: Journal, run: SiteRun, asked: Settle | Reveal
+) -> list[str] | None:
+    """Refuse to open a sum that was not answered, or for other sites than agreed on before.
+
+    Returns the list that the site is bound to in this round, if it is.
+    """
+    if run.roster is None or run.opened.secure != "recovery":
+        raise SiteRefused("the run has no recovery")
+    seen = journal.seen(run.id, asked.round)
+    if seen is None or seen.kind != "answered" or seen.question != asked.question:
+        raise SiteRefused("it has not answered this question")
+    if policy.name not in asked.sites:
+        raise SiteRefused("it has answered, and is not on the list")
+    lists = journal.lists(run.id)
+    bound = lists.get(asked.round)
+    if bound is not None and bound != list(asked.sites):
+        raise SiteRefused("it has agreed to another list in this round")
+    earlier = lists[max(lists)] if lists else run.opened.sites
+    if bound is None:
+        check_list(asked.sites, run.roster, policy.min_sites, earlier)
+    return bound

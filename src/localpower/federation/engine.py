@@ -17,6 +17,7 @@ from localpower.core.errors import (
     EngineError,
     LocalPowerError,
     WireError,
+    WorkerLate,
     WorkerLost,
 )
 from localpower.core.ledger import weigh
@@ -30,17 +31,23 @@ from localpower.federation.messages import (
     SECURE,
     Answer,
     Ask,
+    Bytes,
     CloseRun,
     Offer,
     OpenRun,
     Refusal,
+    Reveal,
     Roster,
+    Settle,
+    Settled,
+    Shares,
     digest_of,
     from_frame,
     names_digest,
     signed_part,
     to_frame,
 )
+from localpower.federation.recovery import SEALED, no_signatures, opened, threshold
 from localpower.result import Result
 from localpower.run import Run
 from localpower.version import __version__
@@ -52,7 +59,9 @@ from localpower.worker.sums import WIDE, from_words, sum_words, word_shape
 from localpower.worker.tasks import Measure, Prepare, Scatter, Task
 
 R = TypeVar("R")
+Hop = TypeVar("Hop", Settled, Shares)
 SITES = "sites"  # what users give as data
+PATIENCE = 2  # times that sites are asked before a sum is opened without them
 GOODBYE = 10.0  # seconds that sites have to answer when a run is over
 
 
@@ -66,6 +75,7 @@ class Question:
     frame: bytes
     digest: str
     came: dict[str, MeasuredReply[Any]] = field(default_factory=dict)
+    sealed: dict[str, Bytes] = field(default_factory=dict)
     total: Words | None = None
 
     def add(self, words: Words) -> None:
@@ -85,9 +95,10 @@ class Federation(SumsOnly):
     ----------
     link : Link
         What brings frames to the sites.
-    secure : {"strict", "off"}
-        Whether replies are masked, so that only their sum can be seen; without masks only where
-        the policy of every site allows that, too.
+    secure : {"strict", "recovery", "off"}
+        Whether replies are masked, so that only their sum can be seen: so that all sites must
+        answer, or so that a few may be lost on the way, with one hop more in each round. Without
+        masks only where the policy of every site allows that, too.
     bits : int
         Of the fraction of numbers that are added.
     """
@@ -110,6 +121,7 @@ class Federation(SumsOnly):
         self._offers: dict[str, Offer] = {}
         self._round = 0
         self._question: Question | None = None
+        self.absent = frozenset()
         self.trace = 0.0
 
     @property
@@ -168,8 +180,8 @@ class Federation(SumsOnly):
         except WireError:
             return None
         if isinstance(reply, Refusal):
-            number = 0 if self._question is None else self._question.number
-            if (reply.run or self._run, reply.round or number) != (self._run, number):
+            here = self._run, self._round
+            if (reply.run or self._run, reply.round or self._round) != here:
                 return None
             raise replace(reply, site=site).error()
         if isinstance(reply, Failure):
@@ -209,16 +221,68 @@ class Federation(SumsOnly):
             return Engine.sum(self, task)
         question: Task[Any] = task.task if isinstance(task, Measure) else task
         self.check_summable(question)
-        asked = self._exchange(question, self.link.names)
+        asked = self._summed(question)
         assert asked.total is not None
         content: R = from_words(question, asked.total, self.columns, asked.exponent, self.bits)
         if not isinstance(task, Measure):
             return content
-        replies = [replace(asked.came[site], key=task.key) for site in self.link.names]
-        return cast(R, self.measured(replies, content))
+        replies = [replace(r, key=task.key) for r in sorted(asked.came.values(), key=_number)]
+        return cast(R, replace(self.measured(replies, content), number=0))
+
+    def _summed(self, task: Task[Any]) -> Question:
+        """Ask all sites that are there, and add what they say; in words without masks."""
+        names = self.link.names
+        if self.secure != "recovery":
+            return self._exchange(task, names)
+        asked = self._begun(task)
+        present = [site for place, site in enumerate(names) if place not in self.absent]
+        for _ in range(PATIENCE):
+            with suppress(WorkerLost, WorkerLate):
+                self._collect(asked, present)
+                break
+        answered = [site for site in names if site in asked.came]
+        if len(answered) < threshold(len(names)):
+            self._check_all(asked.came, present)
+        self._question = None  # its masks are opened for one list: a retry is another question
+        assert asked.total is not None
+        asked.total = opened(asked.total, names, answered, self._opening_of(asked, answered))
+        self.absent = frozenset(names.index(site) for site in names if site not in answered)
+        return asked
+
+    def _opening_of(self, asked: Question, answered: Sequence[str]) -> dict[str, Shares]:
+        """What sites reveal of the masks of those that have answered."""
+        names, about = self.link.names, (self._run, asked.number, asked.digest, tuple(answered))
+        signatures = no_signatures(len(answered))
+        if len(answered) < len(names):
+            for site, said in self._hop(to_frame(Settle(*about)), answered, Settled).items():
+                signatures[answered.index(site)] = said.signature
+        sealed = np.zeros((len(names), SEALED * len(names)), np.uint8)
+        for site in answered:
+            sealed[names.index(site)] = asked.sealed[site]
+        told = self._hop(to_frame(Reveal(*about, signatures, sealed)), answered, Shares)
+        return {
+            site: shares for site, shares in told.items() if _is_signed(shares, self._offers[site])
+        }
+
+    def _hop(self, frame: bytes, sites: Sequence[str], kind: type[Hop]) -> dict[str, Hop]:
+        """What those of the sites reply that are still there."""
+        found: dict[str, Hop] = {}
+        with suppress(WorkerLost, WorkerLate):
+            for site, raw in self.link.ask(frame, sites, self.deadline):
+                reply = self._taken(site, raw)
+                if isinstance(reply, kind) and (reply.run, reply.site) == (self._run, site):
+                    found[site] = reply
+        return found
 
     def _exchange(self, task: Task[Any], sites: Sequence[str]) -> Question:
         """Ask those sites that have not answered this question yet, until all have."""
+        asked = self._begun(task)
+        self._collect(asked, sites)
+        self._question = None
+        return asked
+
+    def _begun(self, task: Task[Any]) -> Question:
+        """The question that this task is, the same as before if it is asked again."""
         asked = self._question
         if asked is None or asked.task is not task:
             self._round += 1
@@ -226,6 +290,9 @@ class Federation(SumsOnly):
             frame = to_frame(Ask(self._run, *how, task))
             asked = Question(task, self._round, how[1], frame, digest_of(frame))
             self._question = asked
+        return asked
+
+    def _collect(self, asked: Question, sites: Sequence[str]) -> None:
         left = [site for site in sites if site not in asked.came]
         began = perf_counter()
         for site, raw in self.link.ask(asked.frame, left, self.deadline):
@@ -233,8 +300,6 @@ class Federation(SumsOnly):
             if site in left and site not in asked.came and self._fits(asked, site, answer):
                 self._keep(asked, site, answer, perf_counter() - began)
         self._check_all(asked.came, sites)
-        self._question = None
-        return asked
 
     def _fits(self, asked: Question, site: str, answer: Any) -> bool:
         """Whether this is an answer to this question, by this site, as it left there."""
@@ -245,7 +310,9 @@ class Federation(SumsOnly):
             return False
         plain = not self.only_sums or isinstance(asked.task, Prepare)
         wanted = (0,) if plain else word_shape(asked.task, self.columns)
-        return answer.words.shape == wanted and _is_signed(answer, self._offers[site])
+        shares = SEALED * len(self.link.names) if self.secure == "recovery" and not plain else 0
+        sized = answer.words.shape == wanted and answer.sealed.shape == (shares,)
+        return sized and _is_signed(answer, self._offers[site])
 
     def _keep(self, asked: Question, site: str, answer: Answer, seconds: float) -> None:
         number = self.link.names.index(site)
@@ -256,6 +323,7 @@ class Federation(SumsOnly):
             size = weigh(content)
         else:
             asked.add(answer.words)
+            asked.sealed[site] = answer.sealed
         asked.came[site] = MeasuredReply(content, *size, 0, 1, "", number, seconds, 1)
 
     def run_on_coordinator(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
@@ -270,8 +338,8 @@ class Federation(SumsOnly):
             return result
         card = card_of(result, *self._who())
         self._over(card)
-        told = {"federation": card, "participation": card["participation"]}
-        return replace(result, run={**result.run, **told})
+        told = {"participation": card["participation"], **result.run, "federation": card}
+        return replace(result, run=told)
 
     def _who(self) -> tuple[str, list[Offer], str]:
         return self._run, list(self._offers.values()), self.secure
@@ -292,7 +360,11 @@ class Federation(SumsOnly):
         super().close()
 
 
-def _is_signed(message: Offer | Answer, by: Offer) -> bool:
+def _number(reply: MeasuredReply[Any]) -> int:
+    return reply.number
+
+
+def _is_signed(message: Offer | Answer | Shares, by: Offer) -> bool:
     public, signature = by.identity.tobytes(), message.signature.tobytes()
     return is_signed(public, signature, signed_part(message))
 

@@ -26,7 +26,7 @@ except ImportError:  # not on this system: nothing keeps a second agent away
 
 NAME = "journal.jsonl"
 BEGIN = "0" * 64
-KINDS = ("opened", "joined", "answered", "failed", "refused", "closed")
+KINDS = ("opened", "joined", "answered", "failed", "settled", "refused", "closed")
 LONGEST = 1 << 20  # bytes of a line
 MOST_REFUSED = 1000  # refusals that are listed between two answers
 
@@ -65,6 +65,7 @@ class Journal:
             self._lock()
             self._finish()
             self._seen: dict[str, dict[int, Entry]] = {}
+            self._lists: dict[str, dict[int, list[str]]] = {}
             self._over: set[str] = set()
             self.columns = self.plain_columns = self.refused = 0
             self.epsilon = 0.0
@@ -131,9 +132,12 @@ class Journal:
             self._seen[entry.run] = {}
         elif entry.kind in ("answered", "failed"):
             self._seen.setdefault(entry.run, {})[entry.round] = entry
+        elif entry.kind == "settled":
+            self._lists.setdefault(entry.run, {})[entry.round] = json.loads(entry.text)
         elif entry.kind == "closed":
             self._over.add(entry.run)
             self._seen.pop(entry.run, None)
+            self._lists.pop(entry.run, None)
 
     def is_over(self, run: str) -> bool:
         """Whether a run was opened here once, and is closed."""
@@ -155,6 +159,10 @@ class Journal:
         """How many questions of an open run were answered."""
         return len(self._seen.get(run, {}))
 
+    def lists(self, run: str) -> dict[int, list[str]]:
+        """The sites that sums of an open run were opened for, by round."""
+        return self._lists.get(run, {})
+
     def verify(self) -> int:
         """Check the whole file; returns the number of lines, or raises `DataError`."""
         return sum(1 for _ in verified(self.path))
@@ -162,6 +170,7 @@ class Journal:
     def close(self) -> None:
         """Let another process have it."""
         self._end()
+        self._file = -1  # its number may be given to another file
 
 
 def verified(path: str | os.PathLike[str]) -> Iterator[tuple[Entry, str]]:

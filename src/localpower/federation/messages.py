@@ -152,8 +152,10 @@ class Answer:
     """What a site says to an `Ask`: words of a sum, masked unless the run is not.
 
     `question` is the SHA-256 of the frame that is answered. Of a `Prepare`, `kernel` and `noise`
-    are told. Where nothing is masked, the plain `reply` stands in the place of words. `signature`
-    is of all but itself: nobody between site and coordinator can change a bit unnoticed.
+    are told. Where nothing is masked, the plain `reply` stands in the place of words. In a run with
+    recovery, `sealed` has a share of the site's own mask for each of the others, which only that
+    one can open. `signature` is of all but itself: nobody between site and coordinator can change
+    a bit unnoticed.
     """
 
     run: str
@@ -164,14 +166,90 @@ class Answer:
     kernel: str = ""
     noise: float = 0.0
     reply: Any = None
+    sealed: Bytes = field(default_factory=_none)
     signature: Bytes = field(default_factory=_none)
 
     def __post_init__(self) -> None:
         _check(
             _is(self.run, RUN) and _is_count(self.round) and _is(self.site, NAME),
             _is(self.question, DIGEST),
+            isinstance(self.sealed, np.ndarray) and self.sealed.dtype == np.uint8,
             isinstance(self.words, np.ndarray) and self.words.dtype == np.uint64,
             _is_text(self.kernel) and type(self.noise) is float and self.noise >= 0,
+            _are_bytes(self.signature, 64) or _are_bytes(self.signature, 0),
+        )
+
+
+@wire.register
+@dataclass(frozen=True, slots=True, eq=False)
+class Settle:
+    """These sites have answered a question, and its sum is to be theirs; the reply is `Settled`."""
+
+    run: str
+    round: int
+    question: str
+    sites: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check(
+            _is(self.run, RUN) and _is_count(self.round) and _is(self.question, DIGEST),
+            isinstance(self.sites, tuple) and all(_is(site, NAME) for site in self.sites),
+        )
+
+
+@wire.register
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """A site agrees, and will reveal what belongs to this list in this round, and nothing else."""
+
+    run: str
+    round: int
+    site: str
+    signature: Bytes
+
+    def __post_init__(self) -> None:
+        _check(_is(self.run, RUN), _is_count(self.round), _is(self.site, NAME))
+        _check(_are_bytes(self.signature, 64))
+
+
+@wire.register
+@dataclass(frozen=True, slots=True, eq=False)
+class Reveal:
+    """Open the sum of the sites of a list; the reply is `Shares`.
+
+    `signatures`, (n, 64), are those of `Settled` in the order of the list, zeros where there is
+    none; a list of all sites needs none. `sealed` has those of all answers, (m, 48 m), in the order
+    of the roster.
+    """
+
+    run: str
+    round: int
+    question: str
+    sites: tuple[str, ...]
+    signatures: Bytes
+    sealed: Bytes
+
+    def __post_init__(self) -> None:
+        Settle(self.run, self.round, self.question, self.sites)
+        _check(*(_are_rows(each) for each in (self.signatures, self.sealed)))
+
+
+@wire.register
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """A site's shares of the own masks of sites on the list, and its keys with all others."""
+
+    run: str
+    round: int
+    site: str
+    shares: Bytes
+    keys: Bytes
+    signature: Bytes = field(default_factory=_none)
+
+    def __post_init__(self) -> None:
+        _check(
+            _is(self.run, RUN) and _is_count(self.round) and _is(self.site, NAME),
+            all(_are_rows(each) and each.shape[1] == 32 for each in (self.shares, self.keys)),
             _are_bytes(self.signature, 64) or _are_bytes(self.signature, 0),
         )
 
@@ -229,7 +307,7 @@ def from_frame(frame: bytes, most: int, header: int = MOST_HEADER) -> Any:
     return message
 
 
-def signed_part(message: Offer | Answer) -> bytes:
+def signed_part(message: Offer | Answer | Shares) -> bytes:
     """What a site signs of a message: all but the signature, and names, whose hash is there."""
     bare = replace(message, signature=_none())
     return to_frame(replace(bare, names=None) if isinstance(bare, Offer) else bare)
@@ -269,6 +347,10 @@ def _is_count(value: Any) -> bool:
 
 def _are_bytes(value: Any, count: int) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.shape == (count,)
+
+
+def _are_rows(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 2
 
 
 def _positive(values: Any, count: int) -> bool:

@@ -16,9 +16,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from localpower.core.errors import WireError
+from localpower.core.errors import SiteRefused, WireError
 from localpower.federation import masks
-from localpower.federation.messages import OpenRun, Roster, digest_of, from_frame
+from localpower.federation.messages import (
+    Bytes,
+    OpenRun,
+    Reveal,
+    Roster,
+    Shares,
+    as_bytes,
+    digest_of,
+    from_frame,
+)
+from localpower.federation.recovery import SEALED, seal, split, unseal
 
 SUFFIX = ".json"
 STALE = 7 * 24 * 3600.0  # seconds after which a run that was never closed is forgotten
@@ -34,12 +44,13 @@ class Kept:
     stamp: list[list[Any]]
     roster: bytes = b""
     prepare: bytes = b""
+    dealt: bytes = b""
 
     def write(self, path: Path) -> None:
         """Put it on the disk."""
         told = {
             name: b64encode(value).decode()
-            for name in ("seed", "opened", "offer", "roster", "prepare")
+            for name in ("seed", "opened", "offer", "roster", "prepare", "dealt")
             if (value := getattr(self, name))
         }
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -114,15 +125,71 @@ class SiteRun:
         place = keys.index(own)
         return place, [b"" if key == own else masks.shared_secret(private, key) for key in keys]
 
-    def mask_keys(self, number: int, prepared: str, question: str) -> tuple[list[bytes], ...]:
+    @property
+    def place(self) -> int:
+        """The site's own place in the roster."""
+        return self._secrets[0]
+
+    def info(self, number: int, question: str) -> bytes:
+        """All that sites agree on when they answer a question."""
+        roster = sha256(self.kept.roster).digest()
+        return masks.mask_info(roster, self.id, number, self.prepared, question)
+
+    def mask_keys(self, info: bytes) -> tuple[list[bytes], list[bytes]]:
         """Keys of the streams that are added in a round, and of those that are subtracted."""
         place, secrets = self._secrets
-        roster = sha256(self.kept.roster).digest()
-        info = masks.mask_info(roster, self.id, number, prepared, question)
         return (
             [masks.derived(secret, info) for secret in secrets[place + 1 :]],
             [masks.derived(secret, info) for secret in secrets[:place]],
         )
+
+    def own_key(self, info: bytes) -> bytes:
+        """Key of the site's own mask in a run with recovery."""
+        return masks.derived(self.kept.seed, b"own" + info)
+
+    def dealt(self, number: int, info: bytes) -> list[bytes]:
+        """Shares of the own key for all sites, the same ones however often they are asked for."""
+        assert self.roster is not None
+        last: list[Any] = json.loads(self.kept.dealt) if self.kept.dealt else [0, "", []]
+        if number < last[0]:
+            raise SiteRefused("a later round was answered already")
+        if last[:2] != [number, sha256(info).hexdigest()]:
+            shares = split(self.own_key(info), len(self.roster.offers))
+            last = [number, sha256(info).hexdigest(), [share.hex() for share in shares]]
+            self.kept = replace(self.kept, dealt=json.dumps(last).encode())
+            self.keep()
+        return [bytes.fromhex(share) for share in last[2]]
+
+    def sealed(self, number: int, info: bytes) -> bytes:
+        """A share for each of the others, which only that one can open; zeros for itself."""
+        place, secrets = self._secrets
+        shares = self.dealt(number, info)
+        return b"".join(
+            seal(secret, info, place, other, share) if other != place else bytes(SEALED)
+            for other, (secret, share) in enumerate(zip(secrets, shares, strict=True))
+        )
+
+    def revealed(self, asked: Reveal, info: bytes) -> Shares:
+        """Shares of the own masks of all on a list, and keys with all that are not."""
+        place, secrets = self._secrets
+        count = len(secrets)
+        if asked.sealed.shape != (count, SEALED * count):
+            raise SiteRefused("shares that are not of all sites")
+        shares, keys = [], []
+        for other, (name, secret) in enumerate(zip(self.opened.sites, secrets, strict=True)):
+            if other == place:
+                shares.append(self.dealt(asked.round, info)[place])
+            elif name in asked.sites:
+                own = asked.sealed[other, SEALED * place : SEALED * (place + 1)].tobytes()
+                shares.append(unseal(secret, info, other, place, own))
+            else:
+                keys.append(masks.derived(secret, info))
+        site = self.opened.sites[place]
+        return Shares(self.id, asked.round, site, _rows(shares), _rows(keys))
+
+
+def _rows(parts: Sequence[bytes]) -> Bytes:
+    return as_bytes(b"".join(parts)).reshape(len(parts), 32)
 
 
 def mask_private(seed: bytes) -> bytes:
