@@ -3,10 +3,13 @@
     python benchmarks/federation.py [--output benchmarks/federation.csv] [--repeats 15]
 
 One process for each site, mutual TLS on loopback. `bare` is one message to every site and the same
-bytes back, on a stream of gRPC without anything of ours; `ours` is the same through the link that
-`sites:` uses: pieces, names, deadlines. Both are up at once and take turns, so that whatever else
-the machine does meets both. Seconds are medians, `ratio` is that of the medians, and `best` that of
-the quickest rounds. `flare` is NVFLARE's round of the same bytes (`flare_rounds.py`), before them.
+bytes back, on a stream of gRPC without anything of ours. `ours` is the same through the link that
+`sites:` uses: pieces, names, deadlines. `masked` is a whole question: a basis of so many bytes, to
+sites that check their policies, multiply it with 200 sparse rows, write words, mask them for all
+others, sign and journal them, and a coordinator that checks and adds them. All are up at once and
+take turns, so that whatever else the machine does meets all. Seconds are medians; `ratio` is ours
+by bare, and `best` that of the quickest rounds. `flare` is NVFLARE's round of the same bytes, before
+all others (`flare_rounds.py`).
 """
 
 from __future__ import annotations
@@ -20,25 +23,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import product
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
 from threading import Thread
 
+import numpy as np
 from flare_rounds import rounds as flare_rounds
+from scipy import sparse
 
 import localpower as lp
+from localpower.federation.engine import Federation
 from localpower.federation.grpc_link import DaemonThreads, GrpcLink
 from localpower.federation.identity import FederationFile, make_federation
 from localpower.federation.join import credentials_of, serve
 from localpower.federation.stream import METHOD, SERVICE, grpc
+from localpower.worker.tasks import PowerSteps
 
 SIZES, SITES = (80_000, 2_400_000, 16_000_000), (3, 10)
 ENDLESS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-FIELDS = ("bytes", "sites", "bare", "ours", "ratio", "best", "flare", "load", "cores", "grpc",
-          "version")  # fmt: skip
+WIDTHS = {80_000: 10, 2_400_000: 10, 16_000_000: 20}  # columns of a basis of so many bytes
+ROWS = 200
+FIELDS = ("bytes", "sites", "bare", "ours", "ratio", "best", "masked", "flare", "load", "cores",
+          "grpc", "version")  # fmt: skip
 START = 60.0  # seconds for sites to connect
 
 
@@ -97,13 +107,10 @@ def echo(kind: str, address: str, name: str, keys: str) -> None:
 
 
 @contextmanager
-def processes(kind: str, address: str, folder: Path, names: tuple[str, ...]) -> Iterator[None]:
-    """Sites that echo, one process each."""
-    command = [sys.executable, __file__, "--site", kind, address]
-    found = [
-        subprocess.Popen([*command, name, str(folder / name / "keys")], stderr=subprocess.DEVNULL)
-        for name in names
-    ]
+def processes(commands: Iterable[Sequence[str]]) -> Iterator[None]:
+    """Sites, one process each."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    found = [subprocess.Popen([sys.executable, *command], **quiet) for command in commands]
     try:
         yield
     finally:
@@ -120,32 +127,64 @@ def until(done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def measure(count: int, repeats: int) -> Iterator[dict[str, object]]:
-    """Rounds with so many sites."""
+def made(folder: Path, names: Sequence[str]) -> FederationFile:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return FederationFile.read(make_federation(folder, names, port=port))
+
+
+@contextmanager
+def masked(folder: Path, names: Sequence[str], size: int) -> Iterator[Callable[[bytes], object]]:
+    """Real sites, and a function that asks them one question of so many bytes."""
+    file, width, rng = made(folder, names), WIDTHS[size], np.random.default_rng(0)
+    d = size // 8 // width
+    for name in names:
+        rows = sparse.random_array((ROWS, d), density=20 / d, rng=rng, format="csr")
+        sparse.save_npz(folder / name / "rows.npz", rows)
+        policy = folder / name / "policy.toml"
+        text = policy.read_text(encoding="utf-8").replace('data = ""', 'data = "rows.npz"')
+        text = text.replace("max_columns = 1000 ", "max_columns = 1000000 ")
+        policy.write_text(text, encoding="utf-8")
+    with ExitStack() as stack:
+        link = GrpcLink(file)
+        engine = stack.enter_context(closing(Federation(link)))
+        commands = [("-m", "localpower", "site", "join", str(folder / name)) for name in names]
+        stack.enter_context(processes(commands))
+        until(lambda: link.connected == link.names)
+        engine.adopt("sites", None)
+        engine.rows, engine.columns, engine.trace = [ROWS] * len(names), d, float(ROWS * 20)
+        basis = np.linalg.qr(rng.standard_normal((d, width)))[0]
+        yield lambda _: engine.sum(PowerSteps(basis.copy(), 1)).product
+
+
+def measure(count: int, size: int, repeats: int) -> dict[str, object]:
+    """Rounds with so many sites, of so many bytes each way."""
     names = tuple(f"site-{number}" for number in range(count))
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "federation"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        file = FederationFile.read(make_federation(folder, names, port=port))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        file = made(folder / "echo", names)
         ours, bare = GrpcLink(file), BareLink(file, count)
         stack.callback(ours.close)
         stack.callback(bare.close)
-        stack.enter_context(processes("ours", f"127.0.0.1:{port}", folder, names))
-        stack.enter_context(processes("bare", f"127.0.0.1:{bare.port}", folder, names))
+        for kind, port in (("ours", file.port), ("bare", bare.port)):
+            how = __file__, "--site", kind, f"127.0.0.1:{port}"
+            keys = [(name, str(folder / "echo" / name / "keys")) for name in names]
+            stack.enter_context(processes([(*how, *own) for own in keys]))
         until(lambda: len(ours.connected) == len(bare.outboxes) == count)
-        for size in SIZES:
-            frame = os.urandom(size)
-            times: dict[str, list[float]] = {"bare": [], "ours": []}
-            rounds = {"bare": bare.round, "ours": lambda f: list(ours.ask(f, names, START))}
-            for turn in range(repeats + 1):
-                for kind, run in rounds.items():
-                    start = time.perf_counter()
-                    got = run(frame)
-                    times[kind] += [time.perf_counter() - start] * (turn > 0)
-                    assert len(got) == count
-            yield {"bytes": size, "sites": count, **summary(times)}
+        rounds = {
+            "bare": bare.round,
+            "ours": lambda frame: list(ours.ask(frame, names, START)),
+            "masked": stack.enter_context(masked(folder / "masked", names, size)),
+        }
+        times: dict[str, list[float]] = {kind: [] for kind in rounds}
+        frame = os.urandom(size)
+        for turn in range(repeats + 1):
+            for kind, run in rounds.items():
+                start = time.perf_counter()
+                run(frame)
+                times[kind] += [time.perf_counter() - start] * (turn > 0)
+        return {"bytes": size, "sites": count, **summary(times)}
 
 
 def summary(times: dict[str, list[float]]) -> dict[str, str]:
@@ -153,7 +192,8 @@ def summary(times: dict[str, list[float]]) -> dict[str, str]:
     best = min(times["ours"]) / min(times["bare"])
     load = f"{os.getloadavg()[0]:.1f}"
     return {"bare": f"{bare:.2g}", "ours": f"{ours:.2g}", "ratio": f"{ours / bare:.2f}",
-            "best": f"{best:.2f}", "load": load}  # fmt: skip
+            "best": f"{best:.2f}", "masked": f"{median(times['masked']):.2g}",
+            "load": load}  # fmt: skip
 
 
 def main() -> None:
@@ -171,15 +211,14 @@ def main() -> None:
         table = csv.DictWriter(stream, FIELDS)
         table.writeheader()
         print(f"{platform.machine()}, {os.cpu_count()} cores; seconds of a round")
-        heads = "bytes", "sites", "bare", "ours", "ratio", "best", "flare"
-        print("{:>10} {:>5} {:>8} {:>8} {:>6} {:>6} {:>6}".format(*heads))
-        for count in SITES:
-            flare = flare_rounds(count, SIZES, min(options.repeats, 7))
-            for row in measure(count, options.repeats):
-                row["flare"] = f"{flare[row['bytes']]:.2g}"
-                print("{bytes:>10} {sites:>5} {bare:>8} {ours:>8} {ratio:>6} {best:>6} "
-                      "{flare:>6}".format(**row), flush=True)  # fmt: skip
-                table.writerow(row | about)
+        shown = FIELDS[:8]
+        print(" ".join(f"{name:>9}" for name in shown))
+        flare = {count: flare_rounds(count, SIZES) for count in SITES}
+        for count, size in product(SITES, SIZES):
+            row = measure(count, size, options.repeats)
+            row["flare"] = f"{flare[count][size]:.2g}"
+            print(" ".join(f"{row[name]:>9}" for name in shown), flush=True)
+            table.writerow(row | about)
 
 
 if __name__ == "__main__":

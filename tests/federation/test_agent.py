@@ -36,6 +36,7 @@ from localpower.federation.messages import (
     Roster,
     as_bytes,
     digest_of,
+    signed_part,
     to_frame,
 )
 from localpower.federation.policy import Private
@@ -437,7 +438,7 @@ def impostor(offers):
     keys = SiteKeys.generate()
     none = np.empty(0, np.uint8)
     mine = replace(offers[1], identity=as_bytes(keys.public), signature=none)
-    return replace(mine, signature=as_bytes(keys.sign(to_frame(mine))))
+    return replace(mine, signature=as_bytes(keys.sign(signed_part(mine))))
 
 
 ROSTERS = {

@@ -132,10 +132,9 @@ def test_the_journal_is_shown_and_verified(run, north, sites):
 
 
 def test_join_says_when_it_connects_and_what_was_run(sites):
-    with lp.connect(sites.address) as engine:
-        lp.svd("sites", 2, engine=engine, rng=7)
-        until(lambda: "rng=7" in sites.log("west"), "the run is told")
+    lp.svd("sites", 2, engine=sites.address, rng=7)
     until(lambda: sites.log("west").rstrip().endswith("waiting for the next run"), "it is told")
+    assert "rng=7" in sites.log("west")
     assert f"connected to 127.0.0.1:{sites.port}" in sites.log("west")
     assert "Traceback" not in "".join(map(sites.log, NAMES))
 

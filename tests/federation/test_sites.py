@@ -15,8 +15,8 @@ from real_sites import PATIENCE, Sites, change, is_free, localpower, told, until
 import localpower as lp
 from localpower.core.errors import EngineError, WireError, WorkerLate, WorkerLost
 from localpower.federation.grpc_link import THREADS, GrpcLink
-from localpower.federation.identity import FederationFile
-from localpower.federation.join import answer_stream, credentials_of, serve
+from localpower.federation.identity import CredentialError, FederationFile
+from localpower.federation.join import answer_stream, credentials_of, is_far, serve
 from localpower.federation.stream import HEADER, PIECE, Assembly, grpc, pieces
 
 KRYLOV = {"method": "block_krylov:width=6", "tol": 1e-10, "rng": 0}
@@ -114,6 +114,17 @@ def test_an_interrupted_run_leaves_no_secrets_and_the_sites_ready(sites, engine,
         lp.pca("sites", 5, engine=engine, callback=interrupt, **KRYLOV)
     assert secrets_left(sites) == []
     assert same_bits(lp.pca("sites", 5, engine=engine, **KRYLOV), reference)
+
+
+def test_a_site_that_signs_with_another_key_than_the_file_pins_is_not_worked_with(sites, engine):
+    engine.close()
+    text = sites.file.read_text(encoding="utf-8")
+    pin = FederationFile.read(sites.file).sites["south"].identity
+    other = sites.file.with_name("other.toml")
+    other.write_text(text.replace(pin, f"sha256:{'0' * 64}"), encoding="utf-8")
+    with pytest.raises(CredentialError, match="south signs with another key"):
+        lp.pca("sites", 5, engine=f"sites:{other}", **KRYLOV)
+    assert secrets_left(sites) == []
 
 
 def test_the_command_fits_without_data_and_leaves_nothing(sites, engine, tmp_path, reference):
@@ -262,6 +273,25 @@ def test_a_site_that_is_not_there_is_lost_after_the_wait_of_the_file(echo):
     assert next(replies) == ("south", b"frame")
     with pytest.raises(WorkerLost, match=r"west: no answer.*localpower site join policy\.toml"):
         next(replies)
+
+
+def test_the_proxy_of_a_machine_is_not_asked_for_itself(echo, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody is
+    for name in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    link, connect = echo
+    connect("north")
+    assert dict(link.ask(b"frame", ("north",), PATIENCE)) == {"north": b"frame"}
+    far = [
+        "127.0.0.1:1",
+        "localhost:1",
+        "[::1]:1",
+        "fed.example.org:1",
+        "10.0.0.1:1",
+        "[fe80::1]:1",
+    ]
+    assert [is_far(address) for address in far] == [False] * 3 + [True] * 3
 
 
 def test_a_frame_that_is_too_large_for_a_site_reaches_it_empty(echo):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
+from ipaddress import ip_address
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -52,8 +53,9 @@ def serve(
     """
     waits = {"initial": SHORTEST, "min": SHORTEST, "max": LONGEST}
     patience = [(f"grpc.{which}_reconnect_backoff_ms", int(1000 * s)) for which, s in waits.items()]
+    more = [*options(keep_alive), *patience, ("grpc.enable_http_proxy", int(is_far(address)))]
     pause, said = SHORTEST, ""
-    with grpc.secure_channel(address, credentials, [*options(keep_alive), *patience]) as channel:
+    with grpc.secure_channel(address, credentials, more) as channel:
         while True:
             reason = answer_stream(channel, address, answer, most, say)
             if reason is None:
@@ -64,6 +66,15 @@ def serve(
                 say(reason)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST)
+
+
+def is_far(address: str) -> bool:
+    """Whether an address may be on another machine, where a proxy can be on the way."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
 
 
 def credentials_of(name: str, keys: Path) -> Any:

@@ -143,9 +143,11 @@ def mask_info(roster: bytes, run: str, number: int, prepared: str, question: str
 def stream(key: bytes, count: int) -> Iterator[Words]:
     """So many words that look random without the key, in pieces; a key is for one use."""
     pad = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    nothing = memoryview(bytes(WORD.itemsize * min(CHUNK, count)))
     for start in range(0, count, CHUNK):
         size = min(CHUNK, count - start)
-        yield np.frombuffer(pad.update(bytes(WORD.itemsize * size)), WORD).astype(np.uint64)
+        words = np.frombuffer(pad.update(nothing[: WORD.itemsize * size]), WORD)
+        yield words.astype(np.uint64, copy=False)
 
 
 def masked(words: Words, added: Sequence[bytes], subtracted: Sequence[bytes]) -> Words:
