@@ -8,8 +8,8 @@ bytes back, on a stream of gRPC without anything of ours. `ours` is the same thr
 sites that check their policies, multiply it with 200 sparse rows, write words, mask them for all
 others, sign and journal them, and a coordinator that checks and adds them. All are up at once and
 take turns, so that whatever else the machine does meets all. Seconds are medians; `ratio` is ours
-by bare, and `best` that of the quickest rounds. `flare` is NVFLARE's round of the same bytes, before
-all others (`flare_rounds.py`).
+by bare, and `best` that of the quickest rounds. `flare` is NVFLARE's round of the same bytes, which
+comes before all others (`flare_rounds.py`).
 """
 
 from __future__ import annotations
