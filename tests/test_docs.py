@@ -38,6 +38,18 @@ WARNINGS = ["-W", "error", "-W", "ignore::DeprecationWarning"]  # Ray's own
 NEEDS = {"on_mpi": "mpi4py", "on_ray": "ray", "on_spark": "pyspark"}
 NOT_RUN = {
     ("index.md", "$ pip install ."): "needs a copy of the project to install from",
+    ("flare.md", "$ localpower federation start hospitals/server"): "each runs until Ctrl-C",
+    (
+        "flare.md",
+        "$ localpower fit --engine flare:hospitals/lead -k 3 --center --seed 0 -o model",
+    ): "needs the four processes above",
+    ("flare.md", ">>> import localpower as lp"): "needs the four processes above",
+    ("flare.md", "$ nvflare provision -p project.yml -w workspace"): "needs a project of NVFLARE",
+    (
+        "flare.md",
+        "$ flower-superlink --ssl-ca-certfile ca.pem --ssl-certfile s.pem --ssl-keyfile s.key "
+        "--enable-supernode-auth --host 127.0.0.1 --port 18000 --isolation process",
+    ): "needs Flower, and certificates for it",
 }
 
 

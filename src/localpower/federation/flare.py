@@ -15,7 +15,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -231,7 +231,8 @@ class Flare(Engine):
         assert isinstance(run, Run)
         if not self.takes(data):
             raise ValueError(
-                f"data={data!r}: rows stay at the sites of a federation; give 'sites' as data"
+                f"data= is a {type(data).__name__}, and rows stay at the sites of a federation: "
+                "give 'sites' as data"
             )
         call = Call.of(run.asked, self.federation.secure_sum, self.federation.answer)
         watch = Watch(run)
@@ -262,7 +263,7 @@ class Flare(Engine):
         ):  # fmt: skip
             assert process.stdin is not None
             assert process.stdout is not None
-            with process.stdin:
+            with suppress(BrokenPipeError), process.stdin:  # what it says is told below
                 process.stdin.write(json.dumps(asked).encode())
             for line in process.stdout:
                 told = json.loads(line) if line.strip() else {}

@@ -25,6 +25,7 @@ from localpower.engines.registry import terminable
 from localpower.federation.flare_calls import OUTCOME
 from localpower.federation.flare_kits import FOLDER, SERVER_CLASS, SITE_CLASS, TASK
 
+SLOW, QUICK = 60.0, 3.0  # seconds that a server may take for what must be known, and what may
 SETTLED = 4.0  # seconds until the lead of a job can be asked
 POLL = 0.25  # seconds between two looks at a job
 INTERVAL = 0.05  # seconds after which a site asks for work again
@@ -53,15 +54,14 @@ def run(asked: dict[str, Any], told: Told) -> None:
         folder = write_job(scratch / "job", sites, asked["lead"])
         told(stage="submitting a job")
         job = session.submit_job(str(folder))
-        about = finished(session, job, told)
+        finished(session, job, told)
         written = fetched(session, job, scratch)
-        job = ""
         if not (written / OUTCOME).exists():
-            why = "; ".join(map(str, about.get("job_deploy_detail") or [])) or "no detail"
             raise EngineError(
-                f"NVFLARE ended the job with {about['status']} ({why}): log.txt in the kits of the "
-                "server and of the sites says more"
+                f"NVFLARE ended the job ({why(session, job)}): log.txt in the kits of the server "
+                "and of the sites says more"
             )
+        job = ""
         told(folder=str(written))
     finally:
         with suppress(Exception):
@@ -74,12 +74,16 @@ def opened(kit: Path, patience: float) -> Session:
     """Open a session as the person whose kit this is."""
     admin = json.loads((kit / "startup" / "fed_admin.json").read_text())["admin"]
     try:
-        return new_secure_session(admin["username"], str(kit), timeout=patience)
+        session: Session = new_secure_session(
+            admin["username"], str(kit), timeout=patience, command_timeout=SLOW
+        )
     except NoConnection:
         raise EngineError(
             f"no NVFLARE server answers at {admin['host']}:{admin['port']}: start it with "
             "'localpower federation start' and the folder of its kit"
         ) from None
+    session.api.file_download_progress_timeout = SLOW
+    return session
 
 
 def gathered(session: Session, wanted: Sequence[str], patience: float, told: Told) -> list[str]:
@@ -125,14 +129,13 @@ def write_job(folder: Path, sites: Sequence[str], lead: str) -> Path:
     return folder
 
 
-def finished(session: Session, job: str, told: Told) -> dict[str, Any]:
-    """Wait for the end of a job, and tell meanwhile where it stands; return what is known of it."""
+def finished(session: Session, job: str, told: Told) -> None:
+    """Wait for the end of a job, and tell meanwhile where it stands."""
     began = math.inf
     while True:
-        about: dict[str, Any] = session.get_job_meta(job)
-        status = str(about["status"])
+        status = str(session.get_job_meta(job)["status"])
         if status.startswith("FINISHED"):
-            return about
+            return
         began = min(began, time.monotonic() if status == "RUNNING" else math.inf)
         records = recent(session, job) if time.monotonic() - began > SETTLED else []
         if records:
@@ -147,11 +150,26 @@ def fetched(session: Session, job: str, scratch: Path) -> Path:
     return Path(session.download_job_result(job, str(scratch))) / "workspace" / FOLDER
 
 
+def why(session: Session, job: str) -> str:
+    """What server and sites said of a job that did not run; they say it after its end."""
+    end = time.monotonic() + SETTLED
+    while True:
+        about = session.get_job_meta(job)
+        said = about.get("job_deploy_detail")
+        if said or time.monotonic() > end:
+            return "; ".join(map(str, [about["status"], *(said or ())]))
+        time.sleep(POLL)
+
+
 def recent(session: Session, job: str) -> list[dict[str, Any]]:
     """The last rounds, as the lead tells."""
-    with suppress(Exception):  # a job that has just begun, or ended, tells nothing
+    session.set_timeout(QUICK)
+    try:
         return list(session.show_stats(job, "server")["server"][FOLDER]["records"])
-    return []
+    except Exception:  # a job that has just begun, or ended, tells nothing
+        return []
+    finally:
+        session.set_timeout(SLOW)
 
 
 def main() -> None:
