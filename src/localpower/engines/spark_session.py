@@ -178,12 +178,12 @@ def tell(ask: Callable[[], Any]) -> None:
 def _reach(address: str) -> None:
     """Make sure that a master listens, before Java is started and tries for minutes."""
     reasons = []
-    for place in endpoints(address, 7077):
+    for host, port in endpoints(address, 7077):
         try:
-            socket.create_connection(place, REACH).close()
+            socket.create_connection((host, port), REACH).close()
             return
-        except (OSError, ValueError, OverflowError) as error:
-            reasons.append(f"{place[0]}: {error}")
+        except (OSError, ValueError) as error:  # the latter of a name that cannot be one
+            reasons.append(f"{host}:{port}: {error}")
     raise EngineError(
         f"engine={address!r} cannot be reached ({'; '.join(reasons)}): start a master there, or "
         "give the address of one that runs"
