@@ -263,7 +263,12 @@ def test_bytes_that_mean_nothing_are_not_taken_for_columns():
     A = columns()[:, 2:]
     sent = to_bytes(A, 1e-3)
     assert finite(sent)
-    wrong = [sent[:-1], np.append(sent, sent[:1]), sent[:5], sent.reshape(1, -1), sent[:0]]
+    wrong = [sent[:-1], np.append(sent, sent[:1]), sent[:5], sent[:0]]
+    wrong += [sent.reshape(1, -1), sent.reshape(-1, 1)]
+    for width in (0, 8):  # lengths fit, but there are no such numbers
+        head = np.array([50, 1, 0], "<u4").view(np.uint8)[:11].copy()
+        head[8] = width
+        wrong.append(np.append(head, np.zeros(50 * width, np.uint8)))
     for at, width in ((8, 0), (8, 8), (12, 255), (0, 51), (4, 6), (7, 255)):
         wrong.append(sent.copy())
         wrong[-1][at] = width
