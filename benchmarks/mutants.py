@@ -70,6 +70,7 @@ MOMENTS = ("tests/core/test_moments.py",)
 EXACT = ("tests/core/test_certify.py", "-k", "gram_matrix or believed or factored")
 MERGED = ("tests/core/test_certify.py", "-k", "sum_of or a_cut or shard or trace_is or of_a_factor")
 CHECKPOINT = ("tests/test_checkpoint.py", "-k", "to_the_last_bit")
+PARTICIPATION = ("tests/faults/test_participation.py",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -998,7 +999,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("noises=lost_of(answer, turn @ ritz)", "noises=lost_of(answer, ritz)",
          "what was sent is orthonormal but for rounding, so that the turn changes signs alone"),
         ("answer.lost @ np.abs(turn)", "answer.lost @ turn"),
-        ("probes=reply.probes, lost=reply.lost)", "probes=reply.probes)"),
+        ("replace(reply, product=product, basis=None)", "replace(reply, product=product, basis=None, lost=None)"),
         ("known, noises = (Q, image), lost_of(total, turn)", "known, noises = (Z, first), lost_of(total, turn)"),
         ("known, noises = (Q, image), lost_of(total, turn)", "known = Q, image"),
         ("noise = UNITS[name]\n", "noise = 0.0\n"),
@@ -1217,6 +1218,76 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("final = point.reason is not None and REASONS[point.reason].final", "final = point.reason is not None"),
         ("final = point.reason is not None and REASONS[point.reason].final", "final = False"),
         ("if self.where is None or not self.where.resume or not", "if self.where is None or not"),
+    ]),
+    ("engines/participation.py", PARTICIPATION, [
+        ("question.basis if reply.basis is None else reply.basis", "question.basis"),
+        ("np.array(from_wire(reply.product))", "from_wire(reply.product)"),
+        ("isinstance(question, PowerSteps) and self._pairs.keys() >= set(numbers)", "isinstance(question, PowerSteps)"),
+        ("isinstance(question, PowerSteps) and self._pairs.keys() >= set(numbers)", "self._pairs.keys() >= set(numbers)"),
+        ("Y_old @ (Z_old.T @ Z)", "Y_old"),
+        ("Y_old @ (Z_old.T @ Z)", "Y_old @ (Z.T @ Z_old)"),
+        ("Z if question.send_basis else None, stale=True", "Z if question.send_basis else None, stale=False"),
+        ("        self.used += 1\n", ""),
+        ("            if self._last is not None and self._last.covers(task, owing):\n                break\n", ""),
+        ("            if self._last is not None and self._last.covers(task, owing):\n", "            if self._last is not None:\n"),
+        ("owing = [n for n in owing if n not in replies]", "owing = [n for n in numbers if n not in replies][:1]"),
+        ("drawn = self._rng.random(len(numbers)) < self._rate", "drawn = self._rng.random(len(numbers)) < 0.9"),
+        ("drawn = self._rng.random(len(numbers)) < self._rate", "drawn = np.arange(len(numbers)) < self._rate * len(numbers)"),
+        ("        drawn[self._rng.integers(len(numbers))] |= not drawn.any()\n", ""),
+        ("drawn[self._rng.integers(len(numbers))] |= not drawn.any()", "drawn[self._rng.integers(len(numbers))] = True"),
+    ]),
+    ("engines/retrying.py", PARTICIPATION, [
+        ("LastProducts() if keep or on_loss != \"stop\" else None", "LastProducts() if on_loss != \"stop\" else None"),
+        ("gone = self.missing if self._on_loss == \"degrade\" else frozenset()", "gone = self.missing"),
+        ("key=self.missing.__contains__)", "key=abs)"),
+        ("            if not self._again(left, fault, attempt, task):\n                break\n", "            self._again(left, fault, attempt, task)\n"),
+        ("left = left[1:] + left[:1]", "left = left"),
+        ("reuse = self._on_loss == \"reuse\" and self._covered(task, shards)", "reuse = self._on_loss == \"reuse\""),
+        ("reuse = self._on_loss == \"reuse\" and self._covered(task, shards)", "reuse = self._covered(task, shards)"),
+        ("known = reuse and self.missing.issuperset(shards)", "known = self.missing.issuperset(shards)"),
+        ("known = reuse and self.missing.issuperset(shards)", "known = False"),
+        ("if not last or reuse:", "if not last:"),
+        ("self.answered[number] += 1", "self.answered[number] = 1"),
+        ("            self.missing.remove(number)\n", ""),
+        ("replace(stand_in, stale=self._on_loss == \"reuse\")", "replace(stand_in, stale=False)"),
+        ("if \"again\" in fault.then for n", "for n"),
+        ("first = min(fault.round for fault in lost)", "first = max(fault.round for fault in self.faults)"),
+    ]),
+    ("methods/local_power.py", PARTICIPATION, [
+        ("    if total.stale:\n        return None\n", ""),
+        ("probes=None if total.stale else state.learnt(probes, total.probes)", "probes=state.learnt(probes, total.probes)"),
+        ("replace(reply, product=product, basis=None)", "replace(reply, product=product, basis=None, stale=False)"),
+        ("return self.wire == \"float64\" and self.schedule != \"adaptive\"", "return self.wire == \"float64\""),
+        ("return self.wire == \"float64\" and self.schedule != \"adaptive\"", "return self.schedule != \"adaptive\""),
+        ("        return self.wire == \"float64\"\n", "        return True\n"),
+    ]),
+    ("worker/replies.py", PARTICIPATION, [
+        ("stale=self.stale or other.stale,", "stale=self.stale,"),
+        ("stale=self.stale or other.stale,", "stale=other.stale,"),
+    ]),
+    ("engines/ledgered.py", PARTICIPATION, [
+        ("exchange=count < len(self.rows) and not self.sampled,", "exchange=count < len(self.rows),"),
+    ]),
+    ("shape_checks.py", PARTICIPATION, [
+        ("on_loss != \"stop\"\n", "on_loss == \"degrade\"\n"),
+        ("leave it out\": part < 1,", "leave it out\": False,"),
+        ("(shares or not method.reuses)", "not method.reuses"),
+        ("(shares or not method.reuses)", "shares"),
+        ("found = method.reuses and not shares", "found = method.reuses"),
+        ("if found and checkpoint and faults.participation < 1:", "if found and checkpoint:"),
+        ("if found and checkpoint and faults.participation < 1:", "if checkpoint and faults.participation < 1:"),
+    ]),
+    ("stopping.py", PARTICIPATION, [
+        ("if tol and stale and found is None and reason != \"callback\":", "if False:"),
+        ("if tol and stale and found is None and reason != \"callback\":", "if tol and stale and reason != \"callback\":"),
+        ("if tol and stale and found is None and reason != \"callback\":", "if tol and stale and found is None:"),
+        ("if tol and stale and found is None and reason != \"callback\":", "if stale and found is None and reason != \"callback\":"),
+        ("if tol and stale and found is None and reason != \"callback\":", "if tol and found is None and reason != \"callback\":"),
+    ]),
+    ("run.py", PARTICIPATION, [
+        ("self.retrying.last if self.reuses else None", "self.retrying.last"),
+        ("        self.retrying.answered.clear()\n", ""),
+        ("\"reach\": None, \"certificate\": None", "\"reach\": None"),
     ]),
 ]
 # fmt: on

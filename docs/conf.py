@@ -176,13 +176,49 @@ def _kills() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _privacy(part: str, keys: str) -> str:
+    """What an audit of privacy showed, or what noise costs."""
+    titles = {"low": "ε at least", "captured": "explained", "sine": "sine"}
+    shown = keys.split()
+    head = ["", *(titles[key] for key in shown)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows = [row for row in _measured("privacy.csv") if row["part"] == part]
+    lines += [f"| {row['case']} | {' | '.join(row[key] for key in shown)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def _participation() -> str:
+    """Mean rounds to both goals where a round asks some shards; of the control, the best angle."""
+    rows = _measured("participation.csv")
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    lines = [["", "chance", *(f"`{method}`" for method in methods)]]
+    lines.append(["---"] * len(lines[0]))
+    for data, rate in dict.fromkeys((row["data"], row["rate"]) for row in rows):
+        cells = []
+        for method in methods:
+            case = {"data": data, "rate": rate, "method": method}
+            found = [row for row in rows if case.items() <= row.items()]
+            counts: dict[str, list[float]] = {}
+            for row in found:
+                counts.setdefault(row["goal"], []).append(float(row["rounds"]))
+            text = " / ".join(f"{sum(each) / len(each):.0f}" for each in counts.values())
+            if any(row["reached"] != "True" for row in found):
+                text = f"({min(float(row['best']) for row in found):.0e})"
+            cells.append(text or "–")
+        lines.append([data, rate, *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 myst_substitutions = {
+    "privacy_audit": _privacy("audit", "low"),
+    "privacy_cost": _privacy("mnist", "captured sine"),
     "centred": _one_machine(True),
     "plain": _one_machine(False),
     "rounds": _rounds("rounds", 1),
     "moved": _rounds("bytes", 1e6),
     "certificates": _certificates(),
     "kills": _kills(),
+    "participation": _participation(),
     "clusters": _clusters(),
     "engines": _engines(),
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -135,6 +136,46 @@ def cluster(name):
 
     with lp.connect(f"{name}:2"):  # what runs already is used and left open by the next
         yield name
+
+
+LONG = 120  # seconds after which a test gives up what has to come; on no machine it takes so long
+END = 25  # seconds in which a process ends that was told to; those that were not take longer
+
+
+def until(event):
+    """Wait for what a function returns, once that is true."""
+    end = time.monotonic() + LONG
+    while not (found := event()):
+        assert time.monotonic() < end, f"{event} did not come to pass"
+        time.sleep(0.02)
+    return found
+
+
+def look(process, method):
+    """What a method of a process returns; None if it has ended meanwhile."""
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        return getattr(process, method)()
+    return None
+
+
+def ended(processes):
+    """Whether all of these processes end."""
+    import psutil
+
+    return not psutil.wait_procs(processes, timeout=END)[1]
+
+
+def busy(processes):
+    """Wait until one of these processes is at work: it has used the processor for a while."""
+
+    def used(process):
+        times = look(process, "cpu_times")
+        return times.user if times else 0.0
+
+    before = {process: used(process) for process in processes}
+    until(lambda: any(used(process) > start + 0.5 for process, start in before.items()))
 
 
 def started(word=""):

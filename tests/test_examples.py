@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NEEDS = {"on_dask": "distributed"}
-PICTURES = ["digits", "text", "larger_than_memory", "unlike_shards", "on_dask"]
+NEEDS = {"on_dask": "distributed", "three_hospitals": "grpc"}
+PICTURES = ["digits", "text", "larger_than_memory", "unlike_shards", "on_dask", "three_hospitals"]
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -29,7 +29,7 @@ from localpower.diagnostics.distance import principal_angles, subspace_distance
 from localpower.diagnostics.heterogeneity import eta
 from localpower.engines.registry import connect
 from localpower.methods import LocalPower, LocalRitz
-from localpower.options import Budget, Checkpoint, Faults
+from localpower.options import Budget, Checkpoint, Faults, Privacy
 from localpower.planning import Plan, plan
 from localpower.result import Result
 from localpower.version import __version__
@@ -55,6 +55,7 @@ __all__ = [
     "LocalRitz",
     "MissingExtra",
     "Plan",
+    "Privacy",
     "Reach",
     "Record",
     "Result",

@@ -13,7 +13,7 @@ from typing import Any
 
 from localpower.core.checks import count_or_share, one_of, sine, whole
 from localpower.data.memory import budget as memory_budget
-from localpower.data.readers.foreign import engine_of, is_function, is_stream
+from localpower.data.readers.foreign import engine_of, is_stream
 from localpower.data.source import load_block
 from localpower.engines.base import Engine
 from localpower.engines.registry import abort_peers, at_hand, connect, terminable
@@ -25,6 +25,7 @@ from localpower.options import (
     Budget,
     Checkpoint,
     Faults,
+    Privacy,
     certainty_of,
     check_callback,
     checkpoint_of,
@@ -34,10 +35,12 @@ from localpower.options import (
     partition_of,
     written,
 )
+from localpower.private import PrivateRun, check_private
 from localpower.progress import Progress
 from localpower.result import Result
 from localpower.run import Asked, Run
 from localpower.scores import left_vectors
+from localpower.worker.shard import is_function
 
 
 @hinting
@@ -52,6 +55,7 @@ def svd(
     budget: Budget | None = None,
     center: bool = False,
     scale: str | None = None,
+    privacy: Privacy | None = None,
     workers: int | None = None,
     partition: str = "contiguous",
     engine: Any = "threads",
@@ -107,6 +111,9 @@ def svd(
     scale : {None, "max", "minmax", "std"}
         Divide columns by their largest magnitude (as the paper), by their range after
         subtracting the minimum, or by their standard deviation; over all rows.
+    privacy : Privacy, optional
+        Tell nothing of single rows: components of sums with noise in them, and a label of what
+        that protects (``result.run["privacy"]``) in the place of a certificate.
     workers : int, optional
         Cut the rows into so many shards. By default as many as the engine works on at once, more
         if they would not fit in memory, or the user's own shards.
@@ -178,7 +185,8 @@ def svd(
         if memory is not None:
             around.callback(setattr, home, "memory", home.memory)
             home.memory = limit
-        result = home.run_on_coordinator(Run(asked, home, display), data, load_block)
+        kind = Run if privacy is None else PrivateRun
+        result = home.run_on_coordinator(kind(asked, home, display), data, load_block)
     if asked.return_u != "engine":
         return result
     if is_function(data) and not hasattr(home, "rank"):
@@ -239,6 +247,8 @@ def _asked(given: dict[str, Any]) -> Asked:
             f"warm_start means nothing to method='{method.name}', which starts from nothing: leave "
             "it out, or take a method that iterates"
         )
+    if given["privacy"] is not None:
+        check_private(given)
     most = given["max_rounds"]
     seed, rng = generator_of(given["rng"])
     return Asked(
@@ -263,6 +273,8 @@ def _asked(given: dict[str, Any]) -> Asked:
         callback=callback,
         call=lambda more: _call(given, more | ({} if seed is None else {"rng": seed})),
         given_certainty=given["certainty"],
+        given=given,
+        privacy=given["privacy"],
     )
 
 

@@ -19,6 +19,7 @@ from localpower.core.linalg import Array
 from localpower.core.share import Reach, Share
 from localpower.engines.base import Engine
 from localpower.engines.ledgered import Ledgered
+from localpower.engines.participation import LastProducts, Sampled
 from localpower.methods import Choice, Start
 from localpower.methods.growing import Growth
 from localpower.methods.state import MOST_DRAWS, Doubt, State
@@ -120,6 +121,13 @@ def follow(
         raise ValueError("schedule gives no round: its first number of steps is 0; give 1 or more")
     reason = reason or ("max_rounds" if len(history) >= rule.max_rounds else "end")
     return Outcome(state, tuple(history), reason, found)
+
+
+def present(
+    engine: Engine, rate: float, rng: np.random.Generator, last: LastProducts | None
+) -> Engine:
+    """The shards that take part in a round of a method."""
+    return engine if rate == 1 else Sampled(engine, rate, rng.spawn(1)[0], last)
 
 
 def growth_of(share: Share | None, rng: np.random.Generator) -> Growth | None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
+from math import inf
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from localpower.core.checks import one_of, positive, whole
+from localpower.core.checks import one_of, positive, real, whole
 from localpower.data.partition import PARTITIONS
 from localpower.data.reading import read
 from localpower.methods import REGISTRY
@@ -21,7 +22,8 @@ from localpower.methods.base import written as option_text
 
 CERTAINTY = 1e-6
 MOST_TIMES = 100  # entries of a set that are written out
-ON_LOSS = ("stop", "degrade")
+ON_LOSS = ("stop", "degrade", "reuse")
+RELEASES = ("auto", "matrix", "products")
 OTHER_NAMES = {  # of arguments, as other libraries call them
     **dict.fromkeys(("random_state", "seed", "random_seed"), "rng"),
     **dict.fromkeys(("n_components", "k", "n", "r", "components", "n_eigenvectors"), "rank"),
@@ -73,19 +75,30 @@ class Faults:
     retries : int
         How often a round is tried again where a reply is lost, late or wrong. Lost shards are
         placed again where the engine can do that.
-    on_loss : {"stop", "degrade"}
-        What follows when that was in vain: an error; or a result without those shards, which says
-        so in ``run["degraded"]`` and never counts as converged.
+    on_loss : {"stop", "degrade", "reuse"}
+        What follows when that was in vain: an error; a result without those shards, which says so
+        in ``run["degraded"]`` and never counts as converged; or, with power methods, rounds in
+        which the last products of those shards stand in, while they are asked again in each.
+    participation : float
+        The chance of a shard to be asked in a round of the method. Power methods reuse the last
+        products of all others, and certify only in rounds without such; other methods ask the
+        others in further rounds, until all have answered.
     """
 
     deadline: float | None = None
     retries: int = 2
     on_loss: str = "stop"
+    participation: float = 1.0
 
     def __post_init__(self) -> None:
         positive("Faults deadline", self.deadline)
         whole("Faults retries", self.retries, 0)
         one_of("Faults on_loss", self.on_loss, ON_LOSS)
+        if not 0 < real("Faults participation", self.participation) <= 1:
+            raise ValueError(
+                f"Faults participation={self.participation!r} is the chance of a shard to be asked "
+                "in a round: take a number above 0 and at most 1, such as 0.5"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +124,59 @@ class Checkpoint:
         if not isinstance(self.path, str | os.PathLike):
             raise TypeError(f"checkpoint={self.path!r} must be the path of a file")
         whole("Checkpoint every", self.every)
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """How little a result may tell of any single row: (ε, δ)-differential privacy.
+
+    Whatever is told would be almost as likely if any one row were left out: a chance grows by no
+    more than the factor exp(ε), but for δ.
+
+    Parameters
+    ----------
+    epsilon : float
+        About 1 protects well; more than 10 promises little.
+    delta : float
+        A chance, far below one over the number of rows.
+    clip : float
+        Longer rows are shortened to this norm. Choose it without looking at the rows: it is public.
+    honest : int, optional
+        How many shards are sure to add their share of the noise, and to keep it for themselves;
+        all of them by default.
+    release : {"auto", "matrix", "products"}
+        What is told: ``AᵀA`` with noise, once; or noised products with a few vectors, three to five
+        times. ``"auto"`` takes the first, up to 5,000 columns.
+
+    Examples
+    --------
+    >>> import localpower as lp, numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((50_000, 4)) * [0.4, 0.2, 0.1, 0.1]
+    >>> result = lp.pca(X, 1, privacy=lp.Privacy(epsilon=1, delta=1e-6, clip=1.0), workers=3)
+    >>> result.reason, result.run["privacy"]["epsilon"], bool(abs(result.components[0, 0]) > 0.99)
+    ('private', 1.0, True)
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    clip: float = 1.0
+    honest: int | None = None
+    release: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta", "clip"):
+            value = real(f"Privacy {name}", getattr(self, name))
+            if not 0 < value < inf or (name == "delta" and value >= 1):
+                most = ", below 1, such as 1e-6" if name == "delta" else ", such as 1"
+                raise ValueError(f"Privacy {name}={value} must be a finite number above 0{most}")
+        if self.honest is not None:
+            whole("Privacy honest", self.honest)
+        one_of("Privacy release", self.release, RELEASES)
+
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        """What sites agree on: epsilon, delta and clip."""
+        return float(self.epsilon), float(self.delta), float(self.clip)
 
 
 def one_object(name: str, value: Any, kind: type[Any]) -> Any:
@@ -175,7 +241,7 @@ def written(value: Any) -> str:
         value = value.item()
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    if isinstance(value, Budget | Faults | Checkpoint):
+    if isinstance(value, Budget | Faults | Checkpoint | Privacy):
         given = ((e.name, getattr(value, e.name), e.default) for e in fields(value))
         parts = [f"{name}={written(each)}" for name, each, default in given if each != default]
         return f"localpower.{type(value).__name__}({', '.join(parts)})"

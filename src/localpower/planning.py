@@ -339,6 +339,7 @@ def problem_of(
         flops=engine.flops,
         stored=bytes_per_pass(source),
         only_sums=engine.only_sums,
+        most_columns=engine.most_columns,
         at_once=engine.size,
     )
 

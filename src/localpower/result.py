@@ -114,8 +114,9 @@ class Result:
         ``"angle"`` or ``"residual"`` (converged), ``"exact"`` (a method that does not iterate to a
         tolerance), ``"max_rounds"``, ``"stalled"``, ``"unsure"`` (what was found may not be the
         largest), ``"rounding"`` (numbers have too few digits), ``"budget"``, ``"callback"``,
-        ``"end"`` (of the schedule, or of a one-shot baseline) or ``"degraded"`` (without shards
-        that were lost).
+        ``"end"`` (of the schedule, or of a one-shot baseline), ``"private"`` (with noise, as
+        ``privacy=`` asks for), ``"degraded"`` (without shards that were lost) or ``"stale"`` (with
+        earlier products of shards that were absent).
         """
         return str(self.run.get("reason", "end"))
 
@@ -140,7 +141,10 @@ class Result:
 
     def _rows(self) -> list[tuple[str, str, str]]:
         pairs = zip(self.singular_values, self.explained_variance_ratio, strict=True)
-        rows = [(str(n), f"{value:.8g}", f"{r:.2%}") for n, (value, r) in enumerate(pairs, start=1)]
+        rows = [
+            (str(n), f"{value:.8g}", "?" if np.isnan(r) else f"{r:.2%}")
+            for n, (value, r) in enumerate(pairs, start=1)
+        ]
         return rows[:MOST_SHOWN]
 
     def _more(self) -> list[str]:
@@ -159,8 +163,9 @@ class Result:
             f"{counted(rounds, 'round')} of the method, {ledger.rounds} with set-up and "
             f"factors: {size(ledger.bytes_up)} up and {size(ledger.bytes_down)} down in "
             f"{ledger.messages} messages",
-            *filter(None, [shares.reach_text(self)]),
+            *filter(None, [summary.federation(run), shares.reach_text(self)]),
             *self._certificate(),
+            *filter(None, [summary.participation(run)]),
             *(f"{count} {TOLD[name]}" for name, count in run.get("missing", {}).items()),
         ]
         chosen = run.get("why", "asked for")
@@ -169,6 +174,8 @@ class Result:
     def _certificate(self) -> list[str]:
         """Say how good the answer is known to be, and how sure that is, as the page of the run."""
         last = self.history[-1] if self.history else None
+        if self.reason == "private":
+            return summary.privacy_lines(self.run["privacy"])
         if self.reason == "degraded":
             lost = self.run["degraded"]
             rows = sum(part["rows"] for part in lost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -29,6 +29,7 @@ from localpower.iteration import (
     follow,
     growth_of,
     plain,
+    present,
     reach_of,
     relay_of,
 )
@@ -37,15 +38,15 @@ from localpower.methods.factors import Factors, explained, factors, is_graded, s
 from localpower.methods.growing import guessed, share_of
 from localpower.methods.scaling import Columns, columns, describe, prepare
 from localpower.methods.state import State
-from localpower.options import Budget, Checkpoint, Faults
+from localpower.options import Budget, Checkpoint, Faults, Privacy
 from localpower.planning import problem_of, tolerance
 from localpower.progress import Goal, Progress
 from localpower.result import Result
-from localpower.shape_checks import check_fit, check_rank, check_sums, method_for_sums
+from localpower.shape_checks import check_fit, check_rank, check_sums, method_for_sums, reuses
 from localpower.show.history import History
 from localpower.stopping import Outcome, StoppingRule, conclude, good_enough
 from localpower.version import __version__
-from localpower.worker.shard import EngineBlock, Shard
+from localpower.worker.shard import EngineBlock
 
 OWN_ROUNDS = 500  # of all methods that `auto` takes
 MOST_NAMES = 10_000  # names of columns on record
@@ -78,6 +79,8 @@ class Asked:
     callback: Callback | None
     call: Callable[[dict[str, Any]], str]
     given_certainty: float | str
+    given: Mapping[str, Any]
+    privacy: Privacy | None = None
 
     @property
     def chosen(self) -> bool:
@@ -123,8 +126,9 @@ class Run:
         """Open the rows, where they are."""
         asked = self.asked
         if self.home.only_sums:
-            sends_rows = asked.return_u, asked.checkpoint, asked.faults.on_loss == "degrade"
-            check_sums(asked.scale, *map(bool, sends_rows))
+            sends_rows = bool(asked.return_u), bool(asked.checkpoint)
+            check_sums(asked.scale, *sends_rows, asked.faults)
+            method_for_sums(asked.method)
         if asked.checkpoint is not None:
             check_place(asked.checkpoint.path)
         self.display.stage("reading data")
@@ -174,6 +178,8 @@ class Run:
         self.rounds = asked.max_rounds or own
         self.width = self.method.columns(self.rank, source.columns, self.tol > 0)
         check_fit(self.method, self.width, source)
+        checked = asked.checkpoint is not None
+        self.reuses = reuses(self.method, self.wanted, asked.faults, checked)
 
     def place(self) -> None:
         """Cut the rows into shards, and bring these to their workers."""
@@ -181,13 +187,15 @@ class Run:
         shuffler = asked.rng if asked.partition == "contiguous" else asked.rng.spawn(1)[0]
         at_once = self.home.size
         if not asked.workers:
-            at_once = useful(at_once, source, self.width)
+            at_once = partitions.useful(at_once, source, self.width)
         self.shards = partitions.partition(
             source, asked.workers, asked.partition, shuffler, at_once
         )
         self.display.stage("placing shards")
-        self.retrying = Retrying(self.home, asked.faults.retries, asked.faults.on_loss)
+        how, sampled = asked.faults, asked.faults.participation < 1
+        self.retrying = Retrying(self.home, how.retries, how.on_loss, sampled and self.reuses)
         self.engine = Ledgered(self.retrying)
+        self.engine.sampled = sampled
         self.engine.place(self.shards.shards)
 
     def prepare(self) -> None:
@@ -263,13 +271,18 @@ class Run:
         start = Start(self.rank, self.width, asked.rng, self.tol, doubt, begin)
         others = () if asked.checkpoint is not None else self.choice.others
         growth = growth_of(self.share, asked.rng)
-        relay = relay_of(replace(self.choice, others=others), self.engine, start, growth)
+        rate, last = asked.faults.participation, self.retrying.last if self.reuses else None
+        engine = present(self.engine, rate, asked.rng, last)
+        relay = relay_of(replace(self.choice, others=others), engine, start, growth)
         limits = self.rule.max_rounds, self.rule.max_bytes, self.rule.max_seconds
         goal = Goal(self.tol, *limits) if self.method.iterates else Goal()
         self.display.stage(self.method.name, goal)
+        self.retrying.answered.clear()
         self.outcome = follow(
             relay, self.engine, self.rule, asked.callback, writer, past, self.display
         )
+        rounds = self.engine.ledger.phase("iterate").rounds
+        self.took_part = rate, rounds, self.retrying.answered.copy()
         if self.share is not None:
             self.rank, self.width = self.outcome.state.rank, self.outcome.state.basis.shape[1]
             self.run |= {"rank": self.rank, "width": self.width}
@@ -308,7 +321,8 @@ class Run:
             assert outcome.certificate is not None
             self.tol = self.run["tol"] = outcome.certificate.angle
             outcome = replace(outcome, reason="angle")
-        reason = self.run["reason"] = conclude(self.method, outcome, self.tol)
+        stale = self.retrying.reused > 0
+        reason = self.run["reason"] = conclude(self.method, outcome, self.tol, stale)
         basis, certified = answer_of(outcome, reason, self.tol, source.dtype)
         about = certified or self.tol > 0 or self.method.certifies or self.method.exact
         self.run["certificate"] = plain(outcome.certificate) if about else None
@@ -326,9 +340,11 @@ class Run:
         if asked.return_u is True:
             U = self.shards.in_original_order(found.left_vectors(self.engine))
         self.run["faults"] = [asdict(fault) for fault in self.retrying.faults]
+        self.run["participation"] = self.retrying.participation(*self.took_part)
         self.run["timeline"] = self.engine.timeline
         if self.retrying.missing:
-            self.run |= {"reason": "degraded", "degraded": self.retrying.lost_rows(), "reach": None}
+            self.run |= {"reason": "degraded", "degraded": self.retrying.lost_rows()}
+            self.run |= {"reach": None, "certificate": None}
         return self.result(found, basis, U)
 
     def factors(self, basis: Array) -> Factors:
@@ -413,12 +429,6 @@ def described(run: Run, checksum: bool) -> tuple[Columns, tuple[int, int] | None
         run.deviations = np.ldexp(np.sqrt(stats.m2 / max(stats.rows, 1)), stats.exponent)
     how = columns(stats, asked.center, asked.scale, run.engine.dtype)
     return how, stats.checksum
-
-
-def useful(workers: int, source: Source, width: int) -> int:
-    """How many shards are worth it: each should hold more numbers than it sends in a round."""
-    entries = Shard(source.pieces, source.columns, source.dtype).entries
-    return max(1, min(workers, entries // (source.columns * width), source.rows))
 
 
 def names_of(source: Source) -> list[str] | None:

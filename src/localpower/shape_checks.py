@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from localpower.core.errors import DataError, DataHint, warn
 from localpower.data.source import Source
-from localpower.methods import Auto, Method
+from localpower.methods import CERTIFIED, Auto, Method
 from localpower.methods.base import REGISTRY
+from localpower.options import Faults
 from localpower.worker.shard import is_sparse
 
 WIDE = 10, 1000  # columns per row, and columns, from which a transposed matrix is suspected
@@ -43,19 +44,42 @@ def check_fit(method: Method, width: int, source: Source) -> None:
         )
 
 
-def check_sums(scale: str | None, return_u: bool, checkpoint: bool, degrade: bool) -> None:
+def check_sums(scale: str | None, return_u: bool, checkpoint: bool, faults: Faults) -> None:
     """Refuse what takes more than sums over all shards, where nothing else may be seen."""
+    on_loss, part = faults.on_loss, faults.participation
     refused = {
         f"scale={scale!r} needs extremes of columns: take scale='std', or scale the rows before": (
             scale in ("max", "minmax")
         ),
         "return_u needs one row for each row of the data: project rows where they are": return_u,
         "checkpoint= needs a checksum of the rows: leave it out": checkpoint,
-        "on_loss='degrade' would show a lost shard as a difference: leave it out": degrade,
+        f"on_loss={on_loss!r} would show a lost shard as a difference: leave it out": (
+            on_loss != "stop"
+        ),
+        f"participation={part:g} would show single shards as differences: leave it out": part < 1,
     }
     for what, applies in refused.items():
         if applies:
             raise ValueError(f"this engine shows sums over all shards only, and {what}")
+
+
+def reuses(method: Method, rank: float, faults: Faults, checkpoint: bool) -> bool:
+    """Whether products of shards that are absent are reused; refuse what that cannot be."""
+    shares = isinstance(rank, float)
+    if faults.on_loss == "reuse" and (shares or not method.reuses):
+        known = [repr(name) for name, form in REGISTRY.items() if form.build().reuses]
+        what = f"rank={rank!r} needs exact ones" if shares else f"method='{method}' needs all anew"
+        raise ValueError(
+            f"on_loss='reuse' goes on with earlier products of shards, and {what}: take a number "
+            f"of components and method={' or '.join(known)}; or on_loss='stop' and more retries"
+        )
+    found = method.reuses and not shares
+    if found and checkpoint and faults.participation < 1:
+        raise ValueError(
+            f"checkpoint= does not keep the products that participation={faults.participation:g} "
+            f"reuses: leave one of them out, or take method='{CERTIFIED.name}'"
+        )
+    return found
 
 
 def method_for_sums(method: Method) -> Method:

@@ -66,7 +66,12 @@ REASONS: dict[str, Reason] = {
         "the method does no more rounds",
         f"take a method that iterates, as method='{CERTIFIED.name}'",
     ),
+    "private": Reason("it tells what privacy= allows, with noise", "read the label of the result"),
     "degraded": Reason("some shards were lost", "run it again when they are back"),
+    "stale": Reason(
+        "earlier products of shards that were absent were reused, with which nothing is certified",
+        f"{_OTHER}, which waits for all",
+    ),
 }
 
 
@@ -162,9 +167,14 @@ def returns_certified_basis(record: Record) -> bool:
     return after_local_steps or (record.residual or 1.0) < NEAR
 
 
-def conclude(method: Method, outcome: Outcome, tol: float) -> str:
-    """Say why the run ended, and warn if that is not what was asked for."""
+def conclude(method: Method, outcome: Outcome, tol: float, stale: bool = False) -> str:
+    """Say why the run ended, and warn if that is not what was asked for.
+
+    With `stale` products there is no certificate, however many rounds there are.
+    """
     reason, found = outcome.reason, outcome.certificate
+    if tol and stale and found is None and reason != "callback":
+        reason = "stale"
     if method.exact and not (method.squares and reason in ("angle", "residual", "rounding")):
         reason = "exact"
         if tol and found is not None:  # at a tie no angle is asked for, but small residuals are

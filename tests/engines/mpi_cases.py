@@ -234,13 +234,17 @@ def degraded():
     def stuck(self, matrix):
         calls.append(1)
         if len(calls) == 2:
-            time.sleep(4)
+            assert COMM.recv(source=0) == "given up"
         return steps(self, matrix)
+
+    def callback(record, state):
+        if record.round == 2:
+            COMM.send("given up", 1)
 
     if RANK == 1:
         tasks.PowerSteps.__call__ = stuck
-    faults = lp.Faults(deadline=0.5, retries=1, on_loss="degrade")
-    result = lp.svd(blocks()[RANK], 2, "dpi", engine=COMM, faults=faults, rng=0)
+    how = {"faults": lp.Faults(deadline=2, retries=1, on_loss="degrade"), "callback": callback}
+    result = lp.svd(blocks()[RANK], 2, "dpi", engine=COMM, rng=0, **how)
     tasks.PowerSteps.__call__ = steps
     assert [lost["shard"] for lost in result.run["degraded"]] == [1]
 
@@ -363,14 +367,10 @@ def alone():
 
 def room():
     """Rows in files stay in memory if those of all ranks of a machine fit."""
-    from localpower.engines.mpi import Joined, _keep
-    from localpower.worker.shard import EngineBlock
+    from localpower.engines.mpi import _keep
 
-    def part(stored, memory, host):
-        return Joined(EngineBlock(None, (1, 1), np.dtype(float), 1), stored, memory, host)
-
-    parts = [part(60, 100, "a"), part(60, 200, "a"), part(60, 100, "b")]
-    assert [_keep(each, parts) for each in parts] == ["block", "block", "run"]
+    parts = [(60, 100, "a"), (60, 200, "a"), (60, 100, "b")]  # bytes in files, memory, machine
+    assert _keep(parts) == ["block", "block", "run"]
 
 
 def large():

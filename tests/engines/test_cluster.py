@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from helpers import same_bits, with_spectrum
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import localpower as lp
 from localpower.core.errors import EngineError, LocalPowerError
 from localpower.engines import ClusterEngine, Failure, ShardHost, register
+from localpower.engines.blas import BLAS_THREADS, OneThreadHost
 from localpower.engines.registry import ROWS, is_shared, name_of
 from localpower.worker.host import result_of
 from localpower.worker.tasks import Describe, PowerSteps
@@ -159,3 +161,18 @@ def test_a_host_that_refuses_is_asked_once():
     with pytest.raises(RefusedError, match="too few rows"):
         lp.svd(A, 3, engine=Careful(), **OPTIONS)
     assert len(asked) == 1
+
+
+def test_a_host_on_a_worker_of_others_has_one_blas_thread_while_it_works(monkeypatch):
+    for name in BLAS_THREADS:
+        monkeypatch.delenv(name, raising=False)
+
+    def threads():
+        every = threadpool_info()
+        return [library["num_threads"] for library in every if library["user_api"] == "blas"]
+
+    with threadpool_limits(2, user_api="blas"):
+        host = OneThreadHost("here")
+        assert set(threads()) == {2}
+        assert set(host.attempt(threads)) == set(host.copy().attempt(threads)) == {1}
+        assert set(threads()) == {2}

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse as sp
-from helpers import same_bits, with_spectrum
+from helpers import LONG, ended, same_bits, until, with_spectrum
 
 import localpower as lp
 from localpower.core.errors import EngineError
@@ -213,13 +213,11 @@ def test_the_users_client_is_left_open_without_our_data(client):
 
 
 def wait_until_empty(client):
-    for _ in range(400):  # Dask lets go when Python does, and in its own time
+    def is_empty():  # Dask lets go when Python does, and in its own time
         gc.collect()
-        held = sum(client.run(lambda dask_worker: len(dask_worker.data)).values())
-        if not held:
-            break
-        time.sleep(0.05)
-    assert held == 0
+        return not sum(client.run(lambda dask_worker: len(dask_worker.data)).values())
+
+    until(is_empty)
 
 
 @pytest.mark.parametrize("scheme", ["dask://", "tcp://"])
@@ -240,7 +238,9 @@ def test_an_address_where_nobody_answers_is_an_engine_error():
 
 @pytest.mark.parametrize("rest", ["", "host", "127.0.0.1:", "host:http", "host:123456", ":8786"])
 def test_an_address_without_host_and_port_is_refused_with_an_example(rest):
-    with pytest.raises(ValueError, match=rf"engine='dask://{rest}' is not .*'dask://host:8786'"):
+    with pytest.raises(
+        ValueError, match=rf"engine='dask://{rest}' is not .*host and port.*'dask://host:8786'"
+    ):
         lp.connect(f"dask://{rest}")
 
 
@@ -280,7 +280,8 @@ def test_a_cluster_that_ended_is_told_with_the_remedy():
 
 
 NOBODY = """
-import os, signal, threading, numpy as np, localpower as lp
+import os, signal, threading, dask, localpower as lp
+dask.config.set({"distributed.comm.timeouts.connect": "1h"})
 engine = lp.connect("dask://127.0.0.1:9")
 interrupt = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
 interrupt.start()
@@ -290,7 +291,7 @@ engine.client
 
 def test_a_coordinator_interrupted_while_it_connects_ends_at_once():
     command = [sys.executable, "-c", NOBODY]
-    run = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=30)
+    run = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=LONG)
     assert run.returncode == -signal.SIGINT
     assert "__del__" not in run.stderr
 
@@ -308,10 +309,9 @@ def test_a_cluster_without_workers_is_told_as_such_and_used_once_it_has_some(mon
             with pytest.raises(EngineError, match=r"the cluster has no workers: start some"):
                 lp.svd(data, 2, engine=client, memory="1GB")
         monkeypatch.undo()
+        less = lp.Faults(deadline=3.0)  # than the usual patience
         with pytest.raises(EngineError, match="the cluster has no workers"):
-            lp.svd(
-                A, 2, engine=client, faults=lp.Faults(deadline=1.0)
-            )  # which is less than the usual patience
+            lp.svd(A, 2, engine=client, faults=less)
         later = threading.Timer(0.5, bare.scale, (1,))
         later.start()
         assert lp.svd(A, 2, engine=client, rng=0).converged
@@ -416,7 +416,7 @@ def test_a_worker_that_dies_before_or_while_rows_are_placed(own):
     for delay in (0.0, 0.05):
         killer = threading.Timer(delay, workers_of(own)[0].kill)
         killer.start()
-        own.deadline = 20
+        own.deadline = LONG
         try:
             place(own, A, 4)
         except lp.WorkerLost:
@@ -463,7 +463,7 @@ def test_a_reply_that_does_not_come_is_worker_late_and_heal_ends_the_task(own):
     own.deadline = 1.0
     with pytest.raises(lp.WorkerLate, match="within 1 s; set the engine's deadline higher"):
         list(own.map(PowerSteps(Z, 10**9), [1]))
-    own.deadline = 20.0
+    own.deadline = LONG
     own.heal(range(3))
     assert total(own) == before
     own.deadline = None
@@ -481,7 +481,7 @@ def test_a_worker_that_hangs_before_placement_is_replaced(own):
         own.deadline = None
     place(own, A, 3)
     assert total(own) == before
-    assert not psutil.wait_procs([stopped], timeout=10)[1]
+    assert ended([stopped])
 
 
 def test_a_worker_that_dask_looks_for_while_it_starts_again_comes_back(own):
@@ -499,7 +499,7 @@ def test_a_worker_that_dask_looks_for_while_it_starts_again_comes_back(own):
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_cluster_whose_process_dies_or_hangs_at_its_start_is_started_again(sign, monkeypatch):
-    monkeypatch.setattr("localpower.engines.dask_cluster.PATIENCE", 15.0)
+    monkeypatch.setattr("localpower.engines.dask_cluster.PATIENCE", 20.0)
     before, hit = children(), []
 
     def strike():
@@ -516,7 +516,7 @@ def test_a_cluster_whose_process_dies_or_hangs_at_its_start_is_started_again(sig
     assert "could not be started" in result.run["faults"][0]["what"]
     reference = lp.svd(A, 2, workers=3, engine="inline", method="dpi", max_rounds=3, rng=0)
     assert same_bits(reference, result)
-    assert not psutil.wait_procs(hit, timeout=10)[1]
+    assert ended(hit)
 
 
 def test_a_worker_that_dask_gives_up_is_replaced(own):
@@ -541,8 +541,7 @@ def test_shards_of_the_users_worker_that_is_killed_are_placed_elsewhere(client):
 
 
 @pytest.mark.parametrize("placed", [False, True])
-def test_a_worker_of_the_users_that_hangs_is_avoided(client, placed, monkeypatch):
-    monkeypatch.setattr("localpower.engines.dask_cluster.ANSWER", 2.0)
+def test_a_worker_of_the_users_that_hangs_is_avoided(client, placed):
     with lp.connect(client) as engine:
         place(engine, A, 11)
         before, stopped = total(engine), workers_of(engine)[0]
@@ -551,6 +550,7 @@ def test_a_worker_of_the_users_that_hangs_is_avoided(client, placed, monkeypatch
         try:
             with pytest.raises(lp.WorkerLate):
                 total(engine) if placed else place(engine, A, 11)
+            engine.deadline = LONG
             engine.heal(range(11)) if placed else place(engine, A, 11)
             assert total(engine) == before
         finally:
@@ -586,7 +586,7 @@ def test_own_clusters_listen_on_loopback_and_leave_nothing(tmp_path, monkeypatch
         assert listening([psutil.Process()]) <= {"127.0.0.1"} | others
         engine.close()
         engine.close()
-        assert not psutil.wait_procs(started, timeout=10)[1]
+        assert ended(started)
     assert not list(tmp_path.iterdir())
 
 
@@ -613,8 +613,8 @@ def test_workers_end_with_a_coordinator_that_is_stopped(sign, tmp_path):
         workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
         assert len(workers) == 2
         os.killpg(run.pid, sign) if sign == signal.SIGINT else run.send_signal(sign)
-        _, errors = run.communicate(timeout=30)
-    assert not psutil.wait_procs(workers, timeout=10)[1]
+        _, errors = run.communicate(timeout=LONG)
+    assert ended(workers)
     if sign != signal.SIGKILL:
         assert ("KeyboardInterrupt" in errors) == (sign == signal.SIGINT)
         assert [child.name for child in tmp_path.iterdir()] == ["script.py"]
@@ -627,13 +627,11 @@ def test_a_coordinator_that_is_stopped_while_workers_start_leaves_nothing(sign, 
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, str(path)], env=environment, **pipes) as run:
-        started = []
-        while not started:
-            started = spawned(psutil.Process(run.pid).children())
+        started = until(lambda: spawned(psutil.Process(run.pid).children()))
         time.sleep(0.3)  # they take longer than that
         run.send_signal(sign)
-        _, errors = run.communicate(timeout=60)
-    assert not psutil.wait_procs(started, timeout=10)[1]
+        _, errors = run.communicate(timeout=LONG)
+    assert ended(started)
     assert [child.name for child in tmp_path.iterdir()] == ["script.py"]
     assert (
         errors.count("Traceback") == errors.count("\nKeyboardInterrupt") == (sign == signal.SIGINT)

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from helpers import same_bits, started, with_spectrum
+from helpers import LONG, ended, same_bits, started, with_spectrum
 
 import localpower as lp
 
 HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "MPIR_CVAR_ENABLE_YIELD": "1"}
-SECONDS = 120
+SECONDS = 2 * LONG
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is missing"),
@@ -44,7 +44,7 @@ def _nothing_is_left(request):
     """No process is; MPICH leaves its shared memory, but only where a job was aborted."""
     before = shared()
     yield
-    assert not psutil.wait_procs(started(), timeout=10)[1]
+    assert ended(started())
     left = shared() - before
     for path in left:
         path.unlink()
@@ -126,9 +126,9 @@ def test_a_job_that_is_interrupted_ends(sign):
     ranks = psutil.Process(run.pid).children(recursive=True)
     assert len(ranks) >= 3
     run.send_signal(sign)
-    run.communicate(timeout=30)
+    run.communicate(timeout=LONG)
     assert run.returncode != 0
-    assert not psutil.wait_procs(ranks, timeout=10)[1]
+    assert ended(ranks)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from helpers import same_bits
+from helpers import LONG, ended, same_bits
 
 import localpower as lp
 from localpower.engines.processes import COMMAND
@@ -28,17 +28,12 @@ def children():
     return [c for c in psutil.Process().children(recursive=True) if c not in BEFORE]
 
 
-def gone(processes, seconds=10):
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
-    return not alive
-
-
 @pytest.fixture(autouse=True)
 def _no_process_is_left():
     BEFORE.clear()
     BEFORE.update(children())
     yield
-    assert gone(children())
+    assert ended(children())
 
 
 def test_rows_are_placed_once_and_never_sent_again():
@@ -185,7 +180,7 @@ def test_an_engine_that_is_forgotten_ends_its_processes():
     started = children()
     assert started
     del engine
-    assert gone(started)
+    assert ended(started)
 
 
 SCRIPT = """
@@ -217,8 +212,8 @@ def test_workers_end_when_the_coordinator_is_stopped(sign, tmp_path):
     workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
     assert len(workers) == 3
     os.killpg(run.pid, sign) if sign == signal.SIGINT else run.send_signal(sign)
-    _, errors = run.communicate(timeout=30)
-    assert gone(workers)
+    _, errors = run.communicate(timeout=LONG)
+    assert ended(workers)
     if sign == signal.SIGINT:
         assert "KeyboardInterrupt" in errors
 
@@ -276,7 +271,7 @@ def test_workers_leave_with_a_coordinator_that_is_killed_in_mid_task(tmp_path):
     time.sleep(0.5)
     run.kill()
     run.communicate()
-    assert gone(workers)
+    assert ended(workers)
 
 
 @pytest.mark.parametrize("situation", ["noisy start", "no standard error", "package in the cwd"])

@@ -14,13 +14,13 @@ import numpy as np
 import psutil
 import pytest
 import scipy.sparse as sp
-from helpers import same_bits, started, with_spectrum
+from helpers import END, LONG, busy, ended, look, same_bits, started, until, with_spectrum
 
 import localpower as lp
 from localpower.data.partition import contiguous
 from localpower.data.source import held, load_block, open_source
 from localpower.worker.replies import Done
-from localpower.worker.shard import Shard
+from localpower.worker.shard import LoadedBlock, Shard
 from localpower.worker.tasks import Describe, PowerSteps, Prepare, Task
 
 pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
@@ -77,14 +77,14 @@ def expected(workers=2):
 
 def workers():
     """Python processes of Spark: children of its daemon."""
-    every = started()
-    every = [p for p in every if p.status() != psutil.STATUS_ZOMBIE and p.name() != "java"]
+    every = [p for p in started() if look(p, "name") not in (None, "java")]
+    every = [p for p in every if look(p, "status") != psutil.STATUS_ZOMBIE]
     pids = {p.pid for p in every}
-    return [p for p in every if p.ppid() in pids]
+    return [p for p in every if look(p, "ppid") in pids]
 
 
 def jobs(engine):
-    return engine._session.context._jsc.sc().dagScheduler().numTotalJobs()
+    return engine._context._jsc.sc().dagScheduler().numTotalJobs()
 
 
 @pytest.mark.parametrize("method", ["local_power", "block_lanczos", "tsqr", "wda"])
@@ -205,6 +205,14 @@ def test_the_users_session_is_left_running_and_clean(engine, session):
     rows.unpersist()
 
 
+def test_data_that_are_adopted_take_the_place_of_the_last(engine, context):
+    with lp.connect("spark") as other:
+        before = set(context._jsc.getPersistentRDDs())
+        for _ in range(2):
+            other.adopt(context.parallelize([A], 1), load_block)
+        assert len(set(context._jsc.getPersistentRDDs()) - before) == 1
+
+
 def test_rows_that_cannot_be_used_are_data_errors(engine, session):
     context = session.sparkContext
     words = session.createDataFrame([(1.0, "a")], ["x", "name"])
@@ -295,7 +303,7 @@ def test_a_killed_process_is_made_good_by_spark(engine, tmp_path):
     place(engine)
     list(engine.map(CENTRED))
     for process in workers():
-        process.kill()
+        look(process, "kill")
     assert engine.sum(STEP).product.tobytes() == expected().tobytes()
     list(engine.map(Die(str(tmp_path / "dead")), [1]))  # in the middle of a task
     assert (tmp_path / "dead").exists()
@@ -317,7 +325,9 @@ def test_a_reply_that_does_not_come_is_late(engine):
     list(engine.map(CENTRED))
     engine.deadline = 1.0
     try:
-        with pytest.raises(lp.WorkerLate, match="deadline of 1 seconds"):
+        with pytest.raises(
+            lp.WorkerLate, match="cancelled: no reply within 1 s; set the engine's deadline"
+        ):
             list(engine.map(Sleep()))
     finally:
         engine.deadline = None
@@ -328,13 +338,13 @@ def test_a_reply_that_does_not_come_is_late(engine):
 def test_a_python_process_keeps_matrices_up_to_a_limit_and_takes_all_it_is_sent(monkeypatch):
     """The function that Spark calls on its executors, called here."""
     monkeypatch.setattr(module, "_holder", module.Holder())
-    frames = [module.PICKLE.dumps(A[:150]), module.PICKLE.dumps(A[150:])]
+    frames = [module.PICKLE.dumps(LoadedBlock((rows,))) for rows in (A[:150], A[150:])]
     empty = Shard((), 12, A.dtype)
 
     def ask(run, number, task, mark=0, persisting=None):
         sent = iter(frames)
-        job = module.Job(run, (empty,) * 3, {number: (task, persisting)}, mark)
-        [(place, reply)] = job(number, sent)
+        job = module.Job(run, {number: (empty, task, persisting)}, mark)
+        [(place, reply)] = module._answered(job, number, sent)
         assert place == number
         assert not list(sent)
         return reply
@@ -359,8 +369,13 @@ import sys, numpy as np, psutil
 import localpower as lp
 from localpower.engines import spark
 A = np.random.default_rng(0).standard_normal((200, 8))
+def look(process, method, *args):
+    try:
+        return getattr(process, method)(*args)
+    except psutil.NoSuchProcess:  # it ended while it was looked at
+        return ()
 def java():
-    return next(p for p in psutil.Process().children() if p.name() == "java")
+    return next(p for p in psutil.Process().children() if look(p, "name") == "java")
 def same(a, b):
     return a.basis.tobytes() == b.basis.tobytes()
 def callback(record, state):
@@ -370,7 +385,7 @@ options = dict(method="local_power:steps=2", workers=2, max_rounds=3, center=Tru
 reference = lp.svd(A, 2, engine="inline", **options)
 with lp.connect("spark:2") as engine:
     ports = [c.laddr.ip for p in psutil.Process().children(recursive=True)
-             for c in p.net_connections("inet") if c.status == "LISTEN"]
+             for c in look(p, "net_connections", "inet") if c.status == "LISTEN"]
     assert ports and all(ip.endswith("127.0.0.1") for ip in ports), ports
     result = lp.svd(A, 2, engine=engine, callback=callback, **options)
     assert same(reference, result)
@@ -395,13 +410,13 @@ def test_the_death_of_java_is_made_good_and_a_stop_leaves_nothing(sign, tmp_path
     )
     pids = run.stdout.readline().split()
     assert pids, run.communicate()[1]
-    started = [psutil.Process(int(pid)) for pid in pids]
-    time.sleep(3)
+    started = [psutil.Process(int(pid)) for pid in pids if psutil.pid_exists(int(pid))]
+    busy(p for p in psutil.Process(run.pid).children(recursive=True) if look(p, "name") != "java")
     os.killpg(run.pid, sign) if sign == signal.SIGINT else run.send_signal(sign)
-    _, errors = run.communicate(timeout=60)
+    _, errors = run.communicate(timeout=LONG)
     assert ("KeyboardInterrupt" in errors) == (sign == signal.SIGINT)
     assert "\tat " not in errors
-    assert not psutil.wait_procs(started, timeout=10)[1]
+    assert ended(started)
     assert not list(folder.iterdir())
 
 
@@ -420,11 +435,10 @@ def test_a_stop_while_java_starts_leaves_nothing(sign, tmp_path):
         lines = [(p, " ".join(p.info["cmdline"] or ())) for p in every]
         return [p for p, line in lines if str(tmp_path) in line and "launcher.Main" not in line]
 
-    while not any(p.info["name"] == "java" for p in java()) and run.poll() is None:
-        time.sleep(0.05)
+    until(lambda: any(p.info["name"] == "java" for p in java()) or run.poll() is not None)
     run.send_signal(sign)
-    _, errors = run.communicate(timeout=120)
-    left = psutil.wait_procs(java(), timeout=10)[1]
+    _, errors = run.communicate(timeout=LONG)
+    left = psutil.wait_procs(java(), timeout=END)[1]
     for process in left:
         process.kill()
     assert run.returncode == (-sign if sign == signal.SIGINT else 128 + sign), errors
@@ -455,7 +469,7 @@ def java():
 def told(ask):
     try:
         ask()
-    except lp.EngineError as error:
+    except (lp.EngineError, ValueError) as error:
         print(type(error).__name__, ascii(str(error)), flush=True)
 """
 SESSION = """
@@ -521,8 +535,8 @@ assert not psutil.Process().children()
     )
     assert len(wrong) == len(formless)
     for line in wrong:
-        assert line.startswith("EngineError \"engine='spark://")
-        assert "has no host and port" in line
+        assert line.startswith("ValueError \"engine='spark://")
+        assert "has no host and port: write it as in 'spark://host:7077'" in line
     for line in (closed, unknown):
         assert line.startswith("EngineError \"engine='spark://")
         assert "cannot be reached" in line

@@ -18,16 +18,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from localpower.api import svd
+from localpower.cli.federation import add_federation
 from localpower.cli.options import (
     READING,
     Parser,
-    add_command,
     add_compare,
     add_fit,
-    add_grid,
-    add_output,
+    add_model,
     add_plan,
-    add_reading,
     as_cli_wording,
     reading_of,
 )
@@ -38,7 +36,7 @@ from localpower.comparison import compare
 from localpower.core.errors import DataHint, LocalPowerError, warn
 from localpower.core.text import counted
 from localpower.data.source import Source, files, open_source
-from localpower.engines.registry import connect, terminable
+from localpower.engines.registry import connect, holds_rows, terminable
 from localpower.options import Checkpoint
 from localpower.planning import plan
 from localpower.progress import Progress, is_terminal
@@ -81,6 +79,11 @@ def fit(options: argparse.Namespace) -> None:
     if options.engine.partition(":")[0] == "mpi" or any(RANK in path for path in options.data):
         _fit_on_ranks(options)
         return
+    if holds_rows(options.engine):
+        _fit_at_sites(options)
+        return
+    if not options.data:
+        raise ValueError("DATA is missing: name files, or an --engine that has rows of its own")
     if any(os.environ.get(rank) == "0" and os.environ.get(size) != "1" for rank, size in JOBS):
         hint = "each rank of this MPI job fits all rows; to do so together, add --engine mpi"
         warn(f"{hint}, or give each its own file, as in rows-{RANK}.npy", DataHint)
@@ -89,7 +92,23 @@ def fit(options: argparse.Namespace) -> None:
         result = _fit(options, rows, options.engine, display)
         if options.report is not None:
             display.stage("writing the page")
-            result.report(options.report, rows, grid=options.grid)
+            shown = None if options.privacy else rows
+            result.report(options.report, shown, grid=options.grid)
+    _keep(result, options)
+
+
+def _fit_at_sites(options: argparse.Namespace) -> None:
+    """Fit rows that stay where they are, at the sites of a federation."""
+    if options.data:
+        raise ValueError(
+            f"{options.data[0]}: with --engine {options.engine} the sites bring their own rows, as "
+            "their policies say; leave DATA out"
+        )
+    _check_outputs(options)
+    with connect(options.engine) as engine, Progress() as display:
+        result = _fit(options, "sites", engine, display)
+        if options.report is not None:
+            result.report(options.report, grid=options.grid)
     _keep(result, options)
 
 
@@ -145,13 +164,14 @@ def _fit(options: argparse.Namespace, rows: Any, engine: Any, progress: Progress
         budget=options.budget,
         center=options.center,
         scale=options.scale,
+        privacy=options.privacy,
         workers=options.workers,
         partition=options.partition,
         engine=engine,
         faults=options.faults,
         checkpoint=checkpoint,
         rng=options.seed,
-        callback=table,
+        callback=table if options.privacy is None else None,
         progress=progress,
     )
     table.show()
@@ -206,7 +226,8 @@ def _keep(result: Result, options: argparse.Namespace) -> None:
     _show(result, options.json, options.output)
     shown = options.json or options.report is not None or not is_terminal(sys.stdout)
     if options.output is not None and not shown:
-        names = join([options.output, "--data", *options.data, "-o", "run.html"])
+        data = ["--data", *options.data] if options.data else []
+        names = join([options.output, *data, "-o", "run.html"])
         print(f"see it: localpower report {names}")
 
 
@@ -401,45 +422,11 @@ def make_parser() -> Parser:
         required=True, metavar="COMMAND ...", title="commands", prog="localpower"
     )
     add_fit(commands, fit)
-
-    command = add_command(
-        commands,
-        "transform",
-        transform,
-        "project rows on the components of a model",
-        "transform model rows.csv -o scores.csv",
-        "transform model 'rows/*.parquet' -o scores.parquet --keep id",
-        usage="MODEL DATA [DATA ...] -o FILE [options]",
-    )
-    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
-    add_output(command)
-    add_reading(command)
-
-    command = add_command(
-        commands,
-        "inspect",
-        inspect,
-        "show what a model is and how it came about",
-        "inspect model",
-    )
-    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
-    command.add_argument("--json", action="store_true", help="print JSON")
-
-    command = add_command(
-        commands,
-        "report",
-        report,
-        "write the page of a run: one HTML file",
-        "report model -o run.html --data rows.csv",
-        usage="MODEL -o PAGE [--data DATA [DATA ...]] [options]",
-    )
-    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
-    command.add_argument("-o", "--output", required=True, metavar="PAGE", help="an .html file")
-    add_grid(command.add_argument)
-    add_reading(command, "--data")
+    add_model(commands, transform, inspect, report)
     add_plan(commands, plan_)
     add_compare(commands, compare_)
     add_study(commands)
+    add_federation(commands)
     return parser
 
 

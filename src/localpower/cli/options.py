@@ -19,7 +19,7 @@ from localpower.data.blocks import Options
 from localpower.data.partition import PARTITIONS
 from localpower.methods import CERTIFIED, EXACT, EXAMPLE, REGISTRY
 from localpower.methods.scaling import SCALES
-from localpower.options import CERTAINTY, Budget, Faults
+from localpower.options import CERTAINTY, Budget, Faults, Privacy
 from localpower.planning import FLOPS, NETWORKS, plan
 from localpower.scores.writers import KINDS
 
@@ -73,7 +73,7 @@ def group(kind: type[Any]) -> Callable[[str], Any]:
                     f"{part!r}: give some of {', '.join(f'{each}=...' for each in known)}"
                 )
             try:
-                number = int if known[name] == "int" else float
+                number = int if known[name].startswith("int") else float
                 given[name] = value if known[name] == "str" else number(value)
             except ValueError:
                 raise argparse.ArgumentTypeError(f"{part!r} needs a number") from None
@@ -177,14 +177,16 @@ def add_fit(commands: Any, run: Any) -> None:
     _add_columns(command)
     add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")
     add("--json", action="store_true", help="print JSON instead of tables")
-    add_reading(command)
+    add_reading(command, least="*")
 
     shards = command.add_argument_group("shards and workers")
     _add_shards(command, shards)
     shards.add_argument("--engine", default="threads", metavar="NAME",
-        help="threads, processes:4, dask, ray, spark, mpi")  # fmt: skip
+        help="threads, processes:4, dask, ray, spark, mpi; without DATA: sites:FILE, "
+             "flare:KIT")  # fmt: skip
     rare(shards, "--faults", type=group(Faults), metavar="A=B,...",
-         help="deadline=SECONDS, retries=N, on_loss=stop or degrade")  # fmt: skip
+         help="deadline=SECONDS, retries=N, on_loss=stop, degrade or reuse, "
+              "participation=SHARE")  # fmt: skip
 
     method = command.add_argument_group("method")
     method.add_argument("--method", default="auto", metavar="NAME",
@@ -196,12 +198,53 @@ def add_fit(commands: Any, run: Any) -> None:
          help=f"how sure: a chance to be wrong ({CERTAINTY:g}), or proven")  # fmt: skip
     method.add_argument("--max-rounds", type=int, metavar="N",
         help="rounds at most (30; auto takes what it needs)")  # fmt: skip
+    rare(method, "--privacy", type=group(Privacy), metavar="A=B,...",
+         help="epsilon=1,delta=1e-6,clip=1: tell nothing of single rows")  # fmt: skip
     end = command.add_argument_group("when to stop and go on")
     rare(end, "--budget", type=group(Budget), metavar="A=B,...", help="bytes=N, seconds=S")
     rare(end, "--checkpoint", metavar="FILE", help="write the state here after every round")
     rare(end, "--every", type=_number, default=1, metavar="N", help="rounds from one to the next")
     rare(end, "--resume", action="store_true", help="go on from the checkpoint if it is there")
     add_grid(partial(rare, command))
+
+
+def add_model(commands: Any, transform: Any, inspect: Any, report: Any) -> None:
+    """Add what is done with a model: ``transform``, ``inspect`` and ``report``."""
+    command = add_command(
+        commands,
+        "transform",
+        transform,
+        "project rows on the components of a model",
+        "transform model rows.csv -o scores.csv",
+        "transform model 'rows/*.parquet' -o scores.parquet --keep id",
+        usage="MODEL DATA [DATA ...] -o FILE [options]",
+    )
+    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
+    add_output(command)
+    add_reading(command)
+
+    command = add_command(
+        commands,
+        "inspect",
+        inspect,
+        "show what a model is and how it came about",
+        "inspect model",
+    )
+    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+    command = add_command(
+        commands,
+        "report",
+        report,
+        "write the page of a run: one HTML file",
+        "report model -o run.html --data rows.csv",
+        usage="MODEL -o PAGE [--data DATA [DATA ...]] [options]",
+    )
+    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
+    command.add_argument("-o", "--output", required=True, metavar="PAGE", help="an .html file")
+    add_grid(command.add_argument)
+    add_reading(command, "--data")
 
 
 def add_plan(commands: Any, run: Any) -> None:
@@ -310,7 +353,7 @@ def add_output(command: Parser) -> None:
         help="columns of DATA to write beside the scores, such as an id")  # fmt: skip
 
 
-def add_reading(command: Parser, data: str = "data") -> None:
+def add_reading(command: Parser, data: str = "data", least: str = "+") -> None:
     """Add the files, and the options of reading them."""
     command.add_argument("--help-all", action=HelpAll, nargs=0, help="show all options and exit")
     group = command.add_argument_group("reading")
@@ -318,7 +361,7 @@ def add_reading(command: Parser, data: str = "data") -> None:
     add(
         data,
         metavar="DATA",
-        nargs="+",
+        nargs=least,
         help="csv, tsv, npy, npz, svmlight, parquet, arrow, zarr, hdf5; of a folder or a glob each "
         "file is a shard"
         if data == "data"

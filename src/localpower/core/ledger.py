@@ -40,7 +40,7 @@ class Round:
     bytes_read : int
         Not communication, but what workers read from files, where rows are not kept in memory.
     exchange : bool
-        Whether it was with some shards only; all others are rounds.
+        Whether it was with some shards only, where rounds are with all of them.
     """
 
     phase: str

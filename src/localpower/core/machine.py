@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+ROWS_SHARE = 0.75  # of a budget of memory; the rest is for blocks and the d×r work
 UNKNOWN = 4 << 30  # bytes that are assumed free where the system does not tell
 UNLIMITED = 1 << 60  # bytes; where a group of version 1 has no limit, it names one beyond this
 SYSTEM = Path("/")  # tests put another in its place

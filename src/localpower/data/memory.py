@@ -9,7 +9,6 @@ from localpower.core.machine import available
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 SMALLEST = 1 << 24  # less is not worth the trouble: numpy alone takes more
-ROWS_SHARE = 0.75  # of the budget; the rest is for blocks and the d×r work
 
 
 def budget(memory: int | str | None) -> int:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
+from localpower.core.machine import ROWS_SHARE
 from localpower.data.blocks import Block
-from localpower.data.memory import ROWS_SHARE
 from localpower.data.source import Source
 from localpower.data.spool import RowStorage, Spool
 from localpower.worker.kernels import BLOCK_BYTES
@@ -249,3 +249,9 @@ def _labels(source: Source) -> NDArray[Any]:
             "localpower.read(data, label=…), or give them as localpower.read(data, labels=…)"
         )
     return source.labels
+
+
+def useful(workers: int, source: Source, width: int) -> int:
+    """How many shards are worth it: each should hold more numbers than it sends in a round."""
+    entries = Shard(source.pieces, source.columns, source.dtype).entries
+    return max(1, min(workers, entries // (source.columns * width), source.rows))

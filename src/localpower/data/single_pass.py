@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
+from localpower.core.machine import ROWS_SHARE
 from localpower.data.blocks import Block, Options
 from localpower.data.detect import detect
-from localpower.data.memory import ROWS_SHARE, budget
+from localpower.data.memory import budget
 from localpower.data.missing import filled
 from localpower.data.readers.foreign import is_list_of_blocks, is_path
 from localpower.data.readers.matrix import as_matrix

@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
+from localpower.core.machine import ROWS_SHARE
 from localpower.data.blocks import Block, Options, choose
 from localpower.data.cache import cached
 from localpower.data.detect import detect, suffix_of
 from localpower.data.hints import table_hint
-from localpower.data.memory import ROWS_SHARE, budget
+from localpower.data.memory import budget
 from localpower.data.missing import TOLD, fill, has_gaps, left_out
 from localpower.data.paths import files as files
 from localpower.data.readers.foreign import (
     FILES,
-    is_function,
     is_list_of_blocks,
     is_path,
     is_remote,
@@ -35,7 +35,7 @@ from localpower.data.readers.frames import frame_blocks, is_frame
 from localpower.data.readers.matrix import as_matrix
 from localpower.data.readers.stream import stream_blocks
 from localpower.data.spool import RowStorage, Table, keep
-from localpower.worker.shard import EngineBlock, LoadedBlock, Shard, is_stored, nbytes
+from localpower.worker.shard import EngineBlock, LoadedBlock, Shard, is_function, is_stored, nbytes
 
 IN_PLACE = ", or change the data where they are"
 

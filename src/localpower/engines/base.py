@@ -34,6 +34,7 @@ class Engine(ABC):
     """
 
     only_sums = False  # whether nothing but sums of replies over all shards can be seen
+    most_columns = float("inf")  # of products, that every shard is willing to make at once
     trace = 0.0  # of AᵀA of the rows as prepared, once it is known
     address = ""
     shared = False  # whether all processes of a job make the same calls, each with its own rows

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import scipy.linalg  # noqa: F401 (it has a BLAS of its own, which is limited if it is loaded)
 from threadpoolctl import ThreadpoolController
+
+from localpower.worker.host import ShardHost
 
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -54,3 +56,12 @@ def one_thread_in_worker() -> AbstractContextManager[None]:
     """Do the same for one task; most workers are started so, and asking BLAS takes time."""
     started_so = all(os.environ.get(name) == "1" for name in BLAS_THREADS)
     return nullcontext() if started_so else one_blas_thread()
+
+
+class OneThreadHost(ShardHost):
+    """A host on a worker that others have started: BLAS has one thread while it works."""
+
+    def attempt(self, work: Callable[[], Any]) -> Any:
+        """Do some work; what it raises is the reply."""
+        with one_thread_in_worker():
+            return super().attempt(work)

@@ -31,14 +31,22 @@ class ClusterEngine(Engine):
 
     Replies of hosts may be `Failure`s; the driver raises them. `_shards` are those that were
     placed, `_persisting` is the task by number that a shard which is held again has to repeat.
-    `_stack` ends what the engine has begun, when it is closed or nobody has it any more.
+    `_stack` ends what the engine has begun, when it is closed or nobody has it any more. `_size` is
+    how many hosts there are.
     """
 
+    _size = 1
+    _shards: Sequence[Shard]
+    _persisting: dict[int, Task[Any]]
+
     def __init__(self) -> None:
-        self._shards: Sequence[Shard] = ()
-        self._persisting: dict[int, Task[Any]] = {}
+        self._release()
         self._stack = ExitStack()
         weakref.finalize(self, self._stack.close)
+
+    @property
+    def size(self) -> int:
+        return self._size
 
     @abstractmethod
     def _gather(self, count: int, adopted: bool) -> None:
@@ -134,9 +142,9 @@ def nbytes_of(task: Task[Any]) -> int:
     return weigh(task.task if isinstance(task, Measure) else task)[1]
 
 
-def grouped(parts: Sequence[T]) -> list[Sequence[T]]:
-    """Cut a sequence into groups of eight: those whose replies are added, as in `linalg.fold`."""
-    return [parts[at : at + FAN_IN] for at in range(0, len(parts), FAN_IN)]
+def grouped(parts: Sequence[T], size: int = FAN_IN) -> list[Sequence[T]]:
+    """Cut a sequence into groups: of eight, those whose replies are added, as in `linalg.fold`."""
+    return [parts[at : at + size] for at in range(0, len(parts), size)]
 
 
 def listed(data: Any, kinds: Any) -> list[Any]:

@@ -8,32 +8,26 @@ this process are placed again by `heal`.
 from __future__ import annotations
 
 import math
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from time import monotonic
 from typing import Any
 from uuid import uuid4
 
 import dask.config
-import distributed
 import numpy as np
 from dask.array import blockwise
 from dask.base import is_dask_collection
 from dask.delayed import Delayed, delayed
 from dask.sizeof import sizeof
-from distributed import Client, Future, KilledWorker
+from distributed import Future
 
-from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
+from localpower.core.errors import DataError, WorkerLate, WorkerLost
 from localpower.core.ledger import regular
 from localpower.core.linalg import FAN_IN
-from localpower.engines import dask_cluster
-from localpower.engines.blas import one_thread_in_worker
-from localpower.engines.cluster import grouped, late, listed
-from localpower.engines.dask_cluster import DaskWorkers, resource
+from localpower.engines.blas import OneThreadHost
+from localpower.engines.cluster import grouped, listed
+from localpower.engines.dask_cluster import FAILED, DaskWorkers, resource
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.shard import (
     EngineBlock,
@@ -50,8 +44,7 @@ from localpower.worker.tasks import Task
 SHARE = 0.5  # of the workers' memory, that adopted rows may take
 WHERE = "on a Dask worker"
 State = tuple[ShardHost, Any]  # the host of one shard, and what it said when it was last changed
-_dask: Any = distributed  # most of it has no types
-_sizeof: Any = sizeof
+_sizeof: Any = sizeof  # much of Dask has no types
 _blockwise: Any = blockwise
 
 
@@ -60,7 +53,6 @@ class Block:
     """One block of a Dask collection: how its rows are opened, and those if they are."""
 
     recipe: Delayed
-    kept: bool = True
     rows: Future[Any] | None = None
 
 
@@ -69,20 +61,16 @@ class Block:
 
 def _hold(rows: Any, shard: Shard, persisting: Task[Any] | None, kept: bool = True) -> State:
     """Take rows in, aligned once: those that come over the network are not, nor may others be."""
-    host = ShardHost(WHERE, kept)
+    host = OneThreadHost(WHERE, kept)
     if isinstance(rows, Failure):
         return host, rows
     whole = replace(shard, pieces=regular(rows.pieces))
-    with one_thread_in_worker():
-        return host, host.hold(0, whole, persisting=regular(persisting))
+    return host, host.hold(0, whole, persisting=regular(persisting))
 
 
 def _run(state: State, task: Task[Any]) -> Any:
     host, held = state
-    if not host.numbers():
-        return held
-    with one_thread_in_worker():
-        return host.run(0, regular(task))
+    return host.run(0, regular(task)) if host.numbers() else held
 
 
 def _change(state: State, task: Task[Any]) -> State:
@@ -104,14 +92,11 @@ def _same(reply: Any) -> Any:
 
 
 def _added(replies: list[Any]) -> Any:
-    with one_thread_in_worker():
-        return ShardHost(WHERE).add(replies)
+    return OneThreadHost(WHERE).add(replies)
 
 
-def _opened(
-    parts: list[Any], open_block: OpenBlock, declared: tuple[int, int] | None = None
-) -> LoadedBlock | Failure:
-    """Open a block, whose columns may be in several parts."""
+def _opened(parts: list[Any], open_block: OpenBlock, declared: Any = None) -> Any:
+    """Open a block, whose columns may be in several parts, and whose shape may be declared."""
 
     def work() -> LoadedBlock:
         rows = open_block(parts[0] if len(parts) == 1 else join_columns(parts))
@@ -122,8 +107,7 @@ def _opened(
             )
         return rows
 
-    opened: LoadedBlock | Failure = ShardHost(WHERE).attempt(work)
-    return opened
+    return OneThreadHost(WHERE).attempt(work)
 
 
 def _measure(rows: Any) -> Any:
@@ -145,10 +129,6 @@ class Dask(DaskWorkers):
 
     latency = 3e-2
     bandwidth = 3e8
-
-    def __init__(self, address: str | Client | None = None, size: int | None = None) -> None:
-        super().__init__(address, size)
-        self._release()
 
     def takes(self, data: Any) -> bool:
         if listed(data, Future | Delayed):
@@ -173,9 +153,8 @@ class Dask(DaskWorkers):
         room = SHARE * sum(limits) if self.memory is None else self.memory
         for block, (found, size) in zip(blocks, known or self._measured(blocks), strict=True):
             room -= size
-            if room < 0:
-                block.kept, block.rows = False, None
-            yield block, replace(found, kept=block.kept)
+            block.rows = block.rows if room >= 0 else None
+            yield block, replace(found, kept=room >= 0)
 
     def _measured(self, blocks: Sequence[Block]) -> Iterator[Any]:
         self._make(blocks)
@@ -194,9 +173,7 @@ class Dask(DaskWorkers):
         try:
             self._lasting |= self._send({n: t for n, t in self._persisting.items() if n in frames})
             again = {n: self._lasting.get(n) for n in kept}
-            workers = self._workers()
-            well = workers.keys() - self._silent or workers.keys()
-            homes = sorted(well, key=lambda address: str(workers[address]["name"]).zfill(9))
+            homes = self._homes()
             states = self._each(_hold, self._rows(kept, homes), frames, again, homes=homes)
             self._states |= states
             for held in self._taken([*self._each(_reply, states).values()]):
@@ -218,41 +195,25 @@ class Dask(DaskWorkers):
         return self._taken(level)
 
     def _lost(self, numbers: Sequence[int]) -> set[int]:
-        """Tell which shards do not reply; workers that are silent, or busy with them, are left."""
+        """Tell which shards no worker has; those that hang, or are busy with them, are left."""
         self._await_workers()
-        lost = {n for n in numbers if self._kept(n)} - self._responsive(numbers)
-        if lost:
-            there = {n: future for n, future in self._states.items() if not _ended(future)}
-            keys = [future.key for future in there.values()]
-            held = self._call(partial(self.client.scheduler.who_has, keys=keys))
-            homes = {n: set(held.get(future.key, ())) for n, future in there.items()}
-            silent = self._unresponsive().union(*(homes[n] for n in lost & homes.keys()))
-            lost |= {n for n, home in homes.items() if home & silent}
-            self._set_aside(silent)
-        return lost
-
-    def _responsive(self, numbers: Iterable[int]) -> set[int]:
-        asked = {n: f for n in numbers if (f := self._states.get(n)) and not _ended(f)}
-        replies = self._each(_reply, asked)
-        end = monotonic() + dask_cluster.ANSWER
-        while monotonic() < end and (
-            waiting := [f for f in replies.values() if f.status in ("pending", "lost")]
-        ):
-            self._any(waiting, 0.1)
-        return {n for n, future in replies.items() if future.status == "finished"}
+        silent = self._unresponsive()
+        there = {n: future for n, future in self._states.items() if future.status not in FAILED}
+        keys = [future.key for future in there.values()]
+        held = self._call(partial(self.client.scheduler.who_has, keys=keys))
+        homes = {n: set(held.get(future.key, ())) for n, future in there.items()}
+        self._set_aside(silent)
+        gone = {n for n in numbers if self._kept(n) and not homes.get(n)}
+        return gone | {n for n, home in homes.items() if home & silent}
 
     def _kept(self, number: int) -> bool:
-        block = self._handle(number)
-        return block is None or block.kept
+        return all(getattr(piece, "kept", True) for piece in self._shards[number].pieces)
 
-    def _map(self, function: Callable[..., Any], *columns: Any, **way: Any) -> list[Future[Any]]:
-        way = way or self._elsewhere()
-        futures: list[Future[Any]] = self.client.map(function, *columns, pure=False, **way)
-        return futures
+    def _map(self, function: Callable[..., Any], *columns: Any, **way: Any) -> Any:
+        return self.client.map(function, *columns, pure=False, **(way or self._elsewhere()))
 
-    def _compute(self, recipes: list[Delayed]) -> list[Future[Any]]:
-        futures: list[Future[Any]] = self.client.compute(recipes, **self._elsewhere())
-        return futures
+    def _compute(self, recipes: list[Delayed]) -> Any:
+        return self.client.compute(recipes, **self._elsewhere())
 
     def _rows(self, numbers: Sequence[int], homes: Sequence[str]) -> dict[int, Any]:
         """Rows of shards: sent to their homes, named if they are files, made if they are Dask's.
@@ -331,41 +292,8 @@ class Dask(DaskWorkers):
         return [replies[n] for n in numbers]
 
     def _taken(self, futures: Sequence[Future[Any]]) -> list[Any]:
-        self._finish(futures)
         bring = partial(self.client.gather, list(futures), asynchronous=True)
-        return [regular(result) for result in self._call(bring)]
-
-    def _finish(self, futures: Sequence[Future[Any]]) -> None:
-        """Wait until all are done; raise if one has failed, is late, or cannot come."""
-        progress = complete = monotonic()
-        left, patience, tick = len(futures), dask_cluster.PATIENCE, dask_cluster.TICK
-        while waiting := [future for future in futures if future.status != "finished"]:
-            for future in filter(_ended, waiting):
-                raise self._why(future)
-            now = monotonic()
-            progress, left = now if len(waiting) < left else progress, len(waiting)
-            if self.deadline is not None and now - progress > self.deadline:
-                raise late("Dask workers", self.deadline)
-            if now - complete > patience:
-                raise self._gone(f"no worker for more than {patience:g} s")
-            if self._any(waiting, min(tick, self.deadline or tick)) or not self._missing():
-                complete = monotonic()
-
-    def _any(self, futures: Sequence[Future[Any]], seconds: float) -> bool:
-        """Wait for one of the futures, and say whether it came."""
-        with suppress(TimeoutError, CancelledError), self.client.as_current():
-            _dask.wait(futures, timeout=seconds, return_when="FIRST_COMPLETED")
-            return True
-        return False
-
-    def _why(self, future: Any) -> EngineError:
-        if future.status == "cancelled":
-            return self._gone("what it held cannot be made again by Dask")
-        error = future.exception()
-        if isinstance(error, KilledWorker):
-            return self._gone(error)
-        lines = traceback.format_exception(type(error), error, future.traceback())
-        return WorkerFailed(f"a task failed {WHERE}:\n{''.join(lines)}")
+        return [regular(result) for result in self._call(bring, futures=futures)]
 
 
 def _recipes(
@@ -390,7 +318,3 @@ def _recipes(
     kind, itemsize = work_type([data.dtype]), data.dtype.itemsize
     known = [EngineBlock(None, shape, kind, math.prod(shape)) for shape in shapes]
     return recipes, [(block, block.nnz * itemsize) for block in known]
-
-
-def _ended(future: Future[Any]) -> bool:
-    return future.status in ("error", "cancelled")

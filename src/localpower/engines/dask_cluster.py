@@ -9,8 +9,9 @@ import multiprocessing
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Collection
-from concurrent.futures import CancelledError
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import CancelledError, wait
 from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
@@ -19,23 +20,24 @@ from urllib.parse import urlsplit
 
 import dask.config
 import distributed
-from distributed import Client, Nanny, Scheduler
+from distributed import Client, KilledWorker, Nanny, Scheduler
 from distributed.core import Status
 from distributed.system import MEMORY_LIMIT
 
-from localpower.core.errors import EngineError, WorkerLost
+from localpower.core.errors import EngineError, WorkerFailed, WorkerLost
 from localpower.core.machine import cores
 from localpower.engines.blas import BLAS_THREADS
 from localpower.engines.cluster import ClusterEngine, late, lost
+from localpower.engines.registry import endpoints
 from localpower.engines.signals import to_its_end
 
 TICK = 0.5  # seconds between looks at the workers
 PATIENCE = 30.0  # seconds that workers may take to start, or to come back
-ANSWER = 5.0  # seconds in which a worker that is well replies
+ANSWER = 5.0  # seconds in which a worker that is well gets round to a small task
 HOST = {"host": "127.0.0.1", "dashboard": False}
 PRELOADED = "localpower.engines.dask"  # a worker counts as started when it has imported this
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # not on every system
-ENDED = (Status.closed, Status.failed)
+ENDED = (Status.closed, Status.failed)  # of a nanny
+FAILED = ("cancelled", "error")  # of a future
 CLOSED = (
     "the Client of this engine is closed or its scheduler gone: start the cluster if need be, and "
     "open another Client, or connect again"
@@ -53,7 +55,7 @@ class Starter(Nanny):
         process: Any = self.process
         if process is not None and process.status == Status.starting and process.pid:
             self.close_gracefully()  # nor shall it be started again
-            os.kill(process.pid, KILL)
+            os.kill(process.pid, signal.SIGKILL)
             with suppress(TimeoutError):
                 await asyncio.wait_for(process.stopped.wait(), ANSWER)
         return await super().close(*args, **options)
@@ -77,18 +79,15 @@ class DaskWorkers(ClusterEngine):
     listens on loopback only.
     """
 
-    def __init__(self, address: str | Client | None, size: int | None) -> None:
+    def __init__(self, address: str | Client | None = None, size: int | None = None) -> None:
         super().__init__()
         if isinstance(address, Client) and address.asynchronous:
             raise ValueError(
                 f"engine={address!r} is asynchronous: give a Client that was opened without "
                 "asynchronous=True, outside of coroutines, or its address as 'tcp://host:8786'"
             )
-        if isinstance(address, str) and not _has_port(address):
-            raise ValueError(
-                f"engine={address!r} is not the host and port of a scheduler: write it as in "
-                "'dask://host:8786' or 'tcp://host:8786'"
-            )
+        if isinstance(address, str):
+            endpoints(address, 8786)  # else there is no scheduler to look for
         if address is None and multiprocessing.current_process().daemon:
             raise EngineError(
                 "engine='dask' starts processes, which is not allowed in a daemonic one as this "
@@ -172,27 +171,42 @@ class DaskWorkers(ClusterEngine):
             cluster = _dask.SpecCluster(scheduler=scheduler, silence_logs=logging.ERROR)
         self._cluster = self._stack.enter_context(cluster)
 
-    def _call(self, function: Callable[[], Any], home: str = "") -> Any:
-        """Wait for what a function promises: not beyond the deadline, nor if `home` is gone."""
-        end = math.inf if self.deadline is None else monotonic() + self.deadline
-        promise = self._submitted(_awaited(function))
+    def _call(
+        self, function: Callable[[], Any], home: str = "", futures: Sequence[Any] = ()
+    ) -> Any:
+        """Wait for what a function promises, which brings `futures` if they are given.
+
+        The deadline is for each of them. Nor is there anything to wait for if `home` is gone, if
+        one of them failed, or if workers are missing for long.
+        """
+        loop, limit = self.client.loop.asyncio_loop, self.deadline or math.inf
+        promise = asyncio.run_coroutine_threadsafe(_awaited(function), loop)
+        progress = complete = monotonic()
+        left = len(futures)
         try:
-            while True:
-                with suppress(TimeoutError):
-                    return promise.result(max(0.0, min(TICK, end - monotonic())))
-                if promise.done():
-                    return promise.result()
-                if monotonic() >= end:
-                    raise late("Dask", self.deadline)
+            while not wait([promise], max(0.0, min(TICK, progress + limit - monotonic()))).done:
+                now, waiting = monotonic(), sum(f.status != "finished" for f in futures)
+                if waiting < left:
+                    progress, complete, left = now, now, waiting
+                if now >= progress + limit:
+                    raise late("Dask workers", self.deadline)
                 if home and home not in self._workers():
                     raise self._gone(home)
-        except EngineError:
-            raise
-        except (CancelledError, OSError, RuntimeError) as error:  # the last, if there is no pool
-            sleep(TICK)  # until scheduler and client know, too, who is gone
-            raise self._gone(error) from error
+                if not (futures and self._missing()):
+                    complete = now
+                elif now > complete + PATIENCE:
+                    raise self._gone(f"no worker for more than {PATIENCE:g} s")
         finally:
             promise.cancel()
+        try:
+            return promise.result()
+        except Exception as error:
+            for future in (future for future in futures if future.status in FAILED):
+                raise self._why(future) from None
+            if not isinstance(error, CancelledError | OSError | RuntimeError):
+                raise
+            sleep(TICK)  # until scheduler and client know, too, who is gone
+            raise self._gone(error) from error
 
     def _gone(self, error: object) -> EngineError:
         """Return the error for a worker that is; or if so is the scheduler, for that."""
@@ -200,8 +214,15 @@ class DaskWorkers(ClusterEngine):
             return lost("a Dask worker that held shards is gone", error)
         return EngineError(f"{CLOSED} ({error})")
 
-    def _submitted(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.client.loop.asyncio_loop)
+    def _why(self, future: Any) -> EngineError:
+        """Return the error for a future that failed."""
+        if future.status == "cancelled":
+            return self._gone("what it held cannot be made again by Dask")
+        error = future.exception()
+        if isinstance(error, KilledWorker):
+            return self._gone(error)
+        lines = traceback.format_exception(type(error), error, future.traceback())
+        return WorkerFailed(f"a task failed on a Dask worker:\n{''.join(lines)}")
 
     def _workers(self) -> dict[str, Any]:
         """Tell what the scheduler knows of the workers that are there, by address."""
@@ -239,19 +260,14 @@ class DaskWorkers(ClusterEngine):
             sleep(0.1)
 
     def _unresponsive(self) -> set[str]:
-        workers = set(self._workers())
-
-        async def answers(address: str) -> set[str]:
-            with suppress(Exception):
-                asked = self.client.run(int, workers=[address], asynchronous=True)
-                await asyncio.wait_for(asked, ANSWER)
-                return {address}
-            return set()
-
-        async def all_answers() -> list[set[str]]:
-            return await asyncio.gather(*map(answers, workers))
-
-        return workers.difference(*self._submitted(all_answers()).result())
+        """Tell which workers do not get round to a small task: they hang, or are busy."""
+        asked = {at: self.client.submit(int, workers=[at], pure=False) for at in self._workers()}
+        end = monotonic() + ANSWER
+        while waiting := {at for at, future in asked.items() if future.status != "finished"}:
+            if monotonic() > end or waiting.isdisjoint(self._workers()):
+                break
+            sleep(0.1)
+        return waiting
 
     def _set_aside(self, silent: Collection[str]) -> None:
         """Do without workers: ours are killed, and others started; of the user's, others asked."""
@@ -260,25 +276,23 @@ class DaskWorkers(ClusterEngine):
         elif silent:
             for nanny in [*self._cluster.workers.values()]:
                 if nanny.worker_address in silent and (pid := nanny.pid):
-                    os.kill(pid, KILL)
+                    os.kill(pid, signal.SIGKILL)
             self._await_workers(silent)
 
+    def _homes(self) -> list[str]:
+        """Workers that tasks may run on: all but those set aside, unless there are no others."""
+        workers = self._workers()
+        well = workers.keys() - self._silent or workers.keys()
+        return sorted(well, key=lambda address: str(workers[address]["name"]).zfill(9))
+
     def _elsewhere(self) -> dict[str, Any]:
-        """Where tasks may run: anywhere but on workers that were set aside, if there are others."""
-        well = self._workers().keys() - self._silent if self._silent else ()
-        return {"workers": sorted(well)} if well else {}
+        """Where tasks run that have no home: Dask decides, unless workers were set aside."""
+        return {"workers": self._homes()} if self._silent else {}
 
 
 def resource(number: int) -> dict[str, int]:
     """Name what shards are pinned to a worker by."""
     return {f"localpower-{number}": 1}
-
-
-def _has_port(address: str) -> bool:
-    with suppress(ValueError):
-        parts = urlsplit(address)
-        return bool(parts.hostname and parts.port)
-    return False
 
 
 async def _awaited(function: Callable[[], Any]) -> Any:

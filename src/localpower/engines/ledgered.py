@@ -19,7 +19,13 @@ KEPT = 200  # rounds at the start of a run, and at its end, whose times are kept
 
 
 class Ledgered(Engine):
-    """Keeps the account of every round that passes through; `phase` names what rounds are for."""
+    """Keeps the account of every round that passes through; `phase` names what rounds are for.
+
+    Questions to some shards only are exchanges, besides the rounds; unless shards are `sampled`,
+    and a round asks some.
+    """
+
+    sampled = False
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -123,7 +129,7 @@ class Ledgered(Engine):
                 bytes_up=replies.size,
                 bytes_down=sent[1],
                 bytes_read=replies.read,
-                exchange=count < len(self.rows),
+                exchange=count < len(self.rows) and not self.sampled,
             )
         )
         self._timed += 1

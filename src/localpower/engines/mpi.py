@@ -13,21 +13,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from itertools import count, islice
+from typing import Any, TypeVar, cast
 
 from localpower.core.errors import DataError, EngineError, WorkerLate
-from localpower.core.machine import available
-from localpower.engines.base import Engine
+from localpower.core.machine import ROWS_SHARE, available
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.cluster import ClusterEngine, grouped
-from localpower.engines.mpi_link import MPI, Ask, GivenUp, Hold, Idle, Joined, Link, Over
+from localpower.engines.mpi_link import MPI, Ask, GivenUp, Hold, Idle, Link
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.replies import Done
-from localpower.worker.shard import LoadedBlock, OpenBlock, is_stored
+from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, is_function, is_stored
 from localpower.worker.tasks import Task
 
 R = TypeVar("R")
-ROWS_SHARE = 0.75  # of memory that is for rows in files
 
 
 class Mpi(ClusterEngine):
@@ -54,40 +53,28 @@ class Mpi(ClusterEngine):
                 f"'mpi:{size}' in a job of {comm.Get_size()} ranks: start it with mpiexec -n {size}"
             )
         self._link = link = Link.to(comm)
-        self._me = object()
+        self.rank, self._size = link.rank, link.size  # which of them this process is
         self._used = False
         self._block: Callable[[], LoadedBlock] | None = None  # rows of this rank
         self._kept: Sequence[str] = ()
         self._host = ShardHost(f"on rank {link.rank}")
-        self._count = 0
-        self._end = weakref.finalize(self, _leave, link, self._me)
-
-    @property
-    def rank(self) -> int:
-        """The number of this process in the communicator."""
-        return self._link.rank
-
-    @property
-    def size(self) -> int:
-        return self._link.size
+        self._end = weakref.finalize(self, _leave, link, self._host)
 
     def serve(self) -> None:
         """On all ranks but 0: work for rank 0, until that closes its engine."""
         if self.rank == 0:
             raise EngineError("rank 0 leads: call serve() on all other ranks")
-        result_of(self._obey(Idle()).content)
+        result_of(self._obey(Idle()))
 
     def run_on_coordinator(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
         if self.rank:
-            joined: R = self._join(data, open_block)
-            return joined
+            return cast(R, self._join(data, open_block))
         self._collect_greetings()
         if not self._together():
             return run()
         try:
             result: Any = run()
-            told = json.dumps(dict(result.run))  # as in a saved model
-            self._link.send_all(Over(replace(result, run=None), told))
+            self._link.send_all(replace(result, run=json.dumps(dict(result.run))))  # as when saved
         except BaseException as error:
             self._link.dismiss(_told(error, self.rank))
             raise
@@ -95,14 +82,10 @@ class Mpi(ClusterEngine):
             self._let_go()
         self._link.finish(None)
         self._link.greetings.clear()
-        answer: R = result
-        return answer
+        return cast(R, result)
 
     def takes(self, data: Any) -> bool:
-        return self._together() or (self.size == 1 and _is_function(data))
-
-    def sum(self, task: Task[R]) -> R:
-        return Engine.sum(self, task) if self.size == 1 else super().sum(task)
+        return self._together() or (self.size == 1 and is_function(data))
 
     def close(self) -> None:
         self._let_go()
@@ -110,7 +93,7 @@ class Mpi(ClusterEngine):
         if unused and self.rank:
             self._greet(Idle(left=True))
         elif unused and not self._link.greetings:
-            self._link.user = self._me
+            self._link.user = self._host
             with suppress(WorkerLate):  # they wait for rank 0, unless they failed
                 for rank in range(1, self.size):
                     self._hear(rank, Link.GRACE)
@@ -132,53 +115,51 @@ class Mpi(ClusterEngine):
         mine: Any = self._joined(data, open_block)
         parts = [mine, *(self._link.greetings[rank][1] for rank in range(1, self.size))]
         for rank, part in enumerate(map(result_of, parts)):
-            columns, wanted = part.block.shape[1], mine.block.shape[1]
+            columns, wanted = part.shape[1], mine.shape[1]
             if columns != wanted:
                 raise DataError(
                     f"rank {rank} has {columns} columns where rank 0 has {wanted}; all ranks need "
                     "the same columns in the same order"
                 )
-        self._kept = [_keep(part, parts) for part in parts]
-        return enumerate(part.block for part in parts)
+        self._kept = _keep([part.handle for part in parts])
+        return enumerate(parts)
 
     def _hold(self, numbers: Sequence[int]) -> None:
         shards, own = self._shards, self._handle(0) is not None
         if own:
-            pairs = zip(shards, self._kept, strict=True)
-            shards = [replace(shard, pieces=(), keep=keep) for shard, keep in pairs]
+            shards = [replace(self._frame(n), keep=keep) for n, keep in enumerate(self._kept)]
         run, link = self._link.begin(), self._link
         parts = [tuple(shards[rank :: self.size]) for rank in range(self.size)]
         for rank, (stamp, _) in link.greetings.items():
-            link.send(Hold(run, len(shards), parts[rank], own), rank, Link.COMMAND, stamp)
-        result_of(self._take_in(Hold(run, len(shards), parts[0], own)))
+            link.send(Hold(run, parts[rank], own), rank, Link.COMMAND, stamp)
+        result_of(self._take_in(Hold(run, parts[0], own)))
         for rank in link.greetings:
-            result_of(self._reply(rank, self.deadline))
+            result_of(link.take(rank, Link.REPLY, run, self.deadline))
 
     def _exchange(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Any]:
-        run = self._ask(task, numbers, added=False)
-        mine = deque(number for number in numbers if number % self.size == 0)
+        run, link = self._ask(task, numbers, added=False), self._link
+        own = (self._host.run(n, task.for_shard(n)) for n in numbers if n % self.size == 0)
         ahead: list[Any] = []
         late: dict[int, WorkerLate] = {}
         for number in numbers:
             rank = number % self.size
-            if self._link.runs != run:
+            if link.runs != run:
                 raise EngineError("another task was sent before all replies to this were taken")
-            if mine and not ahead:
-                ahead.append(self._host.run(mine[0], task.for_shard(mine.popleft())))
+            ahead += islice(own, 1 - len(ahead))
             if rank in late:
                 continue
             patience = Link.LINGER if late else self.deadline  # others had their time, too
             try:
-                yield self._reply(rank, patience) if rank else ahead.pop()
+                yield link.take(rank, Link.REPLY, run, patience) if rank else ahead.pop()
             except WorkerLate as error:
                 late[rank] = error
         if late:
             raise next(iter(late.values()))
-        self._link.settled = run == self._link.runs
+        link.settled = run == link.runs
 
     def _partial_sums(self, task: Task[Any]) -> Iterator[Any]:
         run = self._ask(task, self.numbers(), added=True)
-        yield self._added(run, task.for_shard)
+        yield self._added(run, len(self.rows), task.for_shard)
         self._link.settled = True
 
     def _together(self) -> bool:
@@ -197,7 +178,7 @@ class Mpi(ClusterEngine):
         """Learn what the other ranks are about; they stay at it until they are dismissed."""
         if self.rank:
             raise EngineError("rank 0 leads: other ranks call svd with it, or serve()")
-        self._used, self._link.user = True, self._me
+        self._used, self._link.user = True, self._host
         for rank in range(1, self.size):
             self._hear(rank, None)
         idle = [said.left for _, said in self._link.greetings.values() if isinstance(said, Idle)]
@@ -216,13 +197,11 @@ class Mpi(ClusterEngine):
             link.send_all(Ask(run, (task,), tuple(numbers), added), self.deadline)
             return run
         for rank in sorted(ranks - {0}):
-            held = tuple(number for number in numbers if number % self.size == rank)
-            each = (task,) if same else tuple(task.for_shard(number) for number in held)
-            link.send(Ask(run, each, held, added), rank, Link.COMMAND, link.greetings[rank][0])
+            held = (number for number in numbers if number % self.size == rank)
+            each = (task,) if same else tuple(map(task.for_shard, held))
+            ask = Ask(run, each, tuple(numbers), added)
+            link.send(ask, rank, Link.COMMAND, link.greetings[rank][0])
         return run
-
-    def _reply(self, rank: int, deadline: float | None) -> Any:
-        return self._link.take(rank, Link.REPLY, self._link.runs, deadline)
 
     # What the other ranks do.
 
@@ -235,23 +214,22 @@ class Mpi(ClusterEngine):
             self._link.finish(Link.GRACE)
             raise
         try:
-            last = self._obey(greeting)
-            content = result_of(last.content)
+            result = result_of(self._obey(greeting))
         finally:
             self._let_go()
-        if not last.run:
+        if isinstance(result, Done):
             raise EngineError("rank 0 closed the engine before it used it")
-        return replace(content, run=json.loads(last.run))
+        return replace(result, run=json.loads(result.run))
 
     def _greet(self, greeting: Any) -> None:
         self._used = True
         self._link.calls += 1
         self._link.send(greeting, 0, Link.GREETING, self._link.calls)
 
-    def _obey(self, greeting: Any) -> Over:
+    def _obey(self, greeting: Any) -> Any:
         """Do what rank 0 sends until that is over; return the last it has to say."""
         self._greet(greeting)
-        last = Over(Failure(""))
+        last: Any = Failure("")
         try:
             with one_blas_thread():
                 last = self._serve()
@@ -260,11 +238,10 @@ class Mpi(ClusterEngine):
             raise
         finally:
             self._host.forget()
-            failed = isinstance(last.content, Failure)
-            self._link.clear() if failed else self._link.finish(Link.GRACE)
+            self._link.clear() if isinstance(last, Failure) else self._link.finish(Link.GRACE)
         return last
 
-    def _serve(self) -> Over:
+    def _serve(self) -> Any:
         link = self._link
         work: deque[tuple[int, int, Task[Any]]] = deque()
         while True:
@@ -279,7 +256,7 @@ class Mpi(ClusterEngine):
             if stamp != link.calls:  # of a call that this rank has left
                 continue
             work.clear()
-            if isinstance(message, Over):
+            if not isinstance(message, Hold | Ask):
                 return message
             with suppress(GivenUp):
                 work.extend(self._begin(message))
@@ -294,16 +271,19 @@ class Mpi(ClusterEngine):
         each = message.tasks if len(message.tasks) > 1 else message.tasks * len(mine)
         tasks = dict(zip(mine, each, strict=True))
         if message.added:
-            self._added(message.run, tasks.__getitem__)
+            self._added(message.run, len(message.numbers), tasks.__getitem__)
         else:
             yield from ((message.run, *pair) for pair in tasks.items())
 
     # What all ranks do.
 
-    def _joined(self, data: Any, open_block: OpenBlock) -> Joined | Failure:
-        """Open the rows of this rank, and tell what rank 0 must know of them."""
+    def _joined(self, data: Any, open_block: OpenBlock) -> EngineBlock | Failure:
+        """Open the rows of this rank, and tell what rank 0 must know of them.
+
+        The handle has their bytes in files, the memory for these, and the name of the machine.
+        """
         try:
-            given = data(self.rank) if _is_function(data) else data
+            given = data(self.rank) if is_function(data) else data
             if given is not data and hasattr(given, "close"):
                 self._stack.callback(given.close)
             known = hasattr(given, "pieces")  # it was opened before, by `localpower.read`
@@ -314,29 +294,26 @@ class Mpi(ClusterEngine):
         except Exception as error:
             return _told(error, self.rank)
         self._block, block = lambda: rows, describe(rows)
-        if known:
-            block = replace(block, dtype=given.dtype)
         stored = sum(piece.nbytes for piece in rows.pieces if is_stored(piece))
         memory = given.memory if known else available() // 2
-        return Joined(block, stored, memory, MPI.Get_processor_name())
+        handle = stored, memory, MPI.Get_processor_name()
+        return replace(block, handle=handle, dtype=given.dtype if known else block.dtype)
 
     def _take_in(self, message: Hold) -> Any:
         """Hold shards; reply that it is done, or what has failed."""
         self._host.forget()
-        self._count = message.count
-        numbers = range(self.rank, message.count, self.size)
         block = self._block if message.own else None
-        pairs = zip(numbers, message.shards, strict=True)
+        pairs = zip(count(self.rank, self.size), message.shards, strict=False)
         replies = [self._host.hold(number, shard, block) for number, shard in pairs]
         return next((reply for reply in replies if isinstance(reply, Failure)), Done())
 
-    def _added(self, run: int, task: Callable[[int], Task[Any]]) -> Any:
+    def _added(self, run: int, shards: int, task: Callable[[int], Task[Any]]) -> Any:
         """Add the replies of all shards on the ranks, in the order of `fold`; rank 0 has the sum.
 
         A group of eight is added by one of the ranks that have a part of it, the last by rank 0.
         """
         deadline = None if self.rank else self.deadline
-        homes = [number % self.size for number in range(self._count)]
+        homes = [number % self.size for number in range(shards)]
         sums: dict[int, Any] = {}
 
         def part(n: int) -> Any:
@@ -374,12 +351,11 @@ def _told(error: BaseException, rank: int) -> Failure:
     return Failure(name, "EngineError")
 
 
-def _is_function(data: Any) -> bool:
-    return callable(data) and not any(hasattr(data, n) for n in ("__array__", "tocsr", "shape"))
-
-
-def _keep(part: Joined, parts: Sequence[Joined]) -> str:
-    """How long a rank keeps rows of files: for the run, if those of all on its machine fit."""
-    together = [other for other in parts if other.host == part.host]
-    room = ROWS_SHARE * min(other.memory for other in together)
-    return "run" if sum(other.stored for other in together) <= room else "block"
+def _keep(handles: Sequence[tuple[int, int, str]]) -> list[str]:
+    """How long ranks keep rows of files: for the run, if those of all on their machine fit."""
+    fits = {}
+    for machine in {machine for _, _, machine in handles}:
+        together = [(stored, memory) for stored, memory, host in handles if host == machine]
+        sizes, rooms = zip(*together, strict=True)
+        fits[machine] = sum(sizes) <= ROWS_SHARE * min(rooms)
+    return ["run" if fits[machine] else "block" for _, _, machine in handles]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localpower.core.errors import EngineError, WorkerLate, WorkerLost
+from localpower.engines.cluster import late
 from localpower.worker import wire
 from localpower.worker.host import MAX_BYTES
 from localpower.worker.shard import EngineBlock, Shard
@@ -42,17 +43,6 @@ wire.register(EngineBlock)
 
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
-class Joined:
-    """A rank has opened rows of its own; `stored` bytes of them are in files."""
-
-    block: EngineBlock
-    stored: int
-    memory: int
-    host: str
-
-
-@wire.register
-@dataclass(frozen=True, slots=True, eq=False)
 class Idle:
     """A rank has no rows of its own: it serves rank 0, or has `left`, its engine closed unused."""
 
@@ -62,10 +52,9 @@ class Idle:
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
 class Hold:
-    """Hold these of all `count` shards and no others; with the rank's `own` rows, if said so."""
+    """Hold these shards and no others; with the rank's `own` rows, if said so."""
 
     run: int
-    count: int
     shards: tuple[Shard, ...]
     own: bool
 
@@ -73,24 +62,15 @@ class Hold:
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
-    """Run tasks on the shards of these `numbers`: one task for all of them, or one for each.
+    """Run tasks on those of the shards of these `numbers` that are here: one for all, or each one.
 
-    They are replied to one by one, or added by the ranks if `added`.
+    They are replied to one by one, or added by the ranks if `added`: all shards are asked then.
     """
 
     run: int
     tasks: tuple[Task[Any], ...]
     numbers: tuple[int, ...]
     added: bool
-
-
-@wire.register
-@dataclass(frozen=True, slots=True, eq=False)
-class Over:
-    """Rank 0 is done: with a result and its `run` as JSON, a `Failure`, or nothing to say."""
-
-    content: Any
-    run: str = ""
 
 
 class GivenUp(Exception):
@@ -117,7 +97,6 @@ class Link:
         self.user: object = None  # whose the greetings are: several engines may have this link
         self._sent: list[tuple[MPI.Request, Any]] = []
         self._given_up: list[tuple[MPI.Request, Any]] = []
-        self._many = 16
         self.comm, request = comm.Idup()
         self.wait(request.Test)
 
@@ -125,36 +104,32 @@ class Link:
     def to(cls, comm: MPI.Intracomm) -> Link:
         """The link of a communicator; the first time, all its ranks must come here."""
         link = comm.Get_attr(KEY)
-        if link is None:
+        if not isinstance(link, Link):
             link = cls(comm)
             comm.Set_attr(KEY, link)
-        assert isinstance(link, Link)
         return link
 
     def wait(
         self, ready: Callable[[], Any], deadline: float | None = None, watch: Watch = None
     ) -> Any:
         """Return the first true value of `ready`; `watch` may raise meanwhile."""
-        started, waited, looks = time.monotonic(), 0.0, 0
-        while not (found := ready()):
-            looks += 1
-            if looks % LOOKS and waited < SPIN:
-                continue
+        started, waited = time.monotonic(), 0.0
+        while True:
+            for _ in range(LOOKS if waited < SPIN else 1):
+                if found := ready():
+                    return found
             if watch is not None:
                 watch()
             waited = time.monotonic() - started
             if deadline is not None and waited > deadline:
-                raise WorkerLate(
-                    f"no reply from a rank within {deadline:g} s; raise engine.deadline, or end "
-                    "the job (comm.Abort()) if that rank is stuck"
-                )
-            _step_aside() if waited < SPIN else time.sleep(min(waited / 16, NAP))
-        return found
+                raise late("a rank", deadline)
+            os.sched_yield() if waited < SPIN else time.sleep(min(waited / 16, NAP))
 
     def begin(self) -> int:
         """Begin a round, and return its number."""
         if self.broken:
             raise EngineError(self.broken)
+        self._done()  # forgets what has arrived
         self.runs, self.settled = self.runs + 1, self.size == 1
         return self.runs
 
@@ -257,7 +232,7 @@ class Link:
         """Let the other ranks go, if they are with rank 0."""
         for rank, (stamp, said) in self.greetings.items():
             if not getattr(said, "left", False):
-                self.send(Over(content), rank, self.COMMAND, stamp)
+                self.send(content, rank, self.COMMAND, stamp)
         if self.greetings:
             self.greetings.clear()
             self.finish(self.GRACE) if self.settled else self.clear()
@@ -277,11 +252,7 @@ class Link:
                 self._given_up.append((request, buffer))
 
     def _put(self, part: Any, rank: int, tag: int) -> None:
-        request = self.comm.Isend([part, MPI.BYTE], rank, tag)
-        if len(self._sent) > self._many:
-            self._done()
-            self._many = 2 * len(self._sent) + 16
-        self._sent.append((request, part))
+        self._sent.append((self.comm.Isend([part, MPI.BYTE], rank, tag), part))
 
     def _drop(self) -> None:
         for tag in (self.REPLY, self.PARTIAL):
@@ -294,7 +265,6 @@ class Link:
 
 
 KEY = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, link: link.comm.Free())
-_step_aside: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 def _chunks(arrays: Iterable[Any]) -> Iterator[Any]:

@@ -240,10 +240,6 @@ class Processes(ClusterEngine):
         self._question = Arena()
         weakref.finalize(self, _kill, self._channels)
 
-    @property
-    def size(self) -> int:
-        return self._size
-
     def close(self) -> None:
         _kill(self._channels)
         self._question = Arena()

@@ -12,8 +12,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -21,20 +21,21 @@ import numpy as np
 import ray
 from ray import exceptions
 
-from localpower.core.errors import DataError, EngineError, WorkerFailed, WorkerLate, WorkerLost
+from localpower.core.ahead import ahead
+from localpower.core.errors import EngineError, WorkerFailed, WorkerLate, WorkerLost
 from localpower.core.linalg import FAN_IN
 from localpower.core.machine import cores
-from localpower.engines.blas import one_blas_thread
+from localpower.engines.blas import OneThreadHost
 from localpower.engines.cluster import ClusterEngine, grouped, late, listed, lost, nbytes_of
 from localpower.engines.ray_cluster import alive, at_hand, connected, node
-from localpower.worker.host import ShardHost, result_of
+from localpower.worker.host import result_of
 from localpower.worker.shard import LoadedBlock, OpenBlock
 from localpower.worker.tasks import Task
+from localpower.worker.vectors import stack_dense
 
 Call = tuple[Any, int]  # an object that is to come, and the number of the shard that it is about
 
-INLINE = 100_000  # bytes of a task that goes along with every call; a larger one is put once
-INLINE_ALL = 1 << 20  # bytes of all such calls in a round
+INLINE = 1 << 20  # bytes of a task that go along with all calls of a round; else it is put once
 START, LOOK = 120.0, 2.0  # seconds that actors may take to start, and between looks meanwhile
 PATIENCE = 10.0  # seconds for a sign of life, if there is no deadline
 LOST = (
@@ -46,31 +47,11 @@ LOST = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Rows of the user's in the object store, and what makes pieces of them."""
-
-    ref: Any
-    open_block: OpenBlock
-
-    def __call__(self) -> LoadedBlock:
-        """Open the block, in the process that calls."""
-        rows = _matrix(ray.get(self.ref))
-        return LoadedBlock(()) if getattr(rows, "shape", None) == (0, 0) else self.open_block(rows)
-
-
-class Holder(ShardHost):
+class Holder(OneThreadHost):
     """An actor."""
 
     def __init__(self) -> None:
         super().__init__("in an actor")
-        self._limit = ExitStack()
-        self._limit.enter_context(one_blas_thread())
-
-    def clear(self, opened: bool) -> set[int]:
-        """Forget the shards; and blocks that were only opened, if `opened`."""
-        self.forget(opened)
-        return self.numbers()
 
     def total(self, *replies: Any) -> Any:
         """Add replies, which come from the actors that have made them."""
@@ -94,10 +75,6 @@ class Ray(ClusterEngine):
         self._node = ""
         self._connect()
 
-    @property
-    def size(self) -> int:
-        return self._size
-
     def takes(self, data: Any) -> bool:
         datasets = sys.modules.get("ray.data")
         known = datasets is not None and isinstance(data, datasets.Dataset)
@@ -109,8 +86,7 @@ class Ray(ClusterEngine):
         except WorkerLost:
             if not ray.is_initialized() or alive():
                 raise
-            self._connect()
-            self._staff(len(self._shards))
+            self._gather(len(self._shards), adopted=True)
             self._hold(range(len(self._shards)))
 
     def close(self) -> None:
@@ -136,10 +112,7 @@ class Ray(ClusterEngine):
 
     def _gather(self, count: int, adopted: bool) -> None:
         self._connect()
-        self._answers("clear", range(len(self._actors)), not adopted)
-        self._staff(count)
-
-    def _staff(self, count: int) -> None:
+        self._answers("forget", range(len(self._actors)), not adopted)
         missing = range(len(self._actors), min(self._size, count))
         self._actors += [ACTOR.remote() for _ in missing]
         for at in missing:
@@ -147,7 +120,7 @@ class Ray(ClusterEngine):
 
     def _open(self, data: Any, open_block: OpenBlock) -> Iterator[tuple[Any, Any]]:
         refs = listed(data, ray.ObjectRef) or _refs(data)
-        blocks = [Block(ref, open_block) for ref in refs]
+        blocks = [partial(_rows, ref, open_block) for ref in refs]
         self._gather(len(blocks), adopted=False)
         calls = [(self._actor(n).open.remote(n, block), n) for n, block in enumerate(blocks)]
         return zip(blocks, self._replies(calls, len(calls)), strict=True)
@@ -185,7 +158,7 @@ class Ray(ClusterEngine):
         count, missing = len(self._actors), set[int]()
         concerned = sorted({number % count for number in numbers})
         for at, there in zip(concerned, self._answers("numbers", concerned), strict=True):
-            missing |= set(range(at, len(self._shards), count)) - there
+            missing |= set(range(at, len(self._shards), count)).difference(there)
         return missing
 
     def _await(self, at: int) -> None:
@@ -206,10 +179,10 @@ class Ray(ClusterEngine):
                 f"an actor did not start; all nodes need localpower in the same version:\n{error}"
             ) from error
 
-    def _answers(self, method: str, places: Sequence[int], *arguments: Any) -> list[set[int]]:
-        """Which shards some actors have, by a method of theirs; new actors where there are none."""
+    def _answers(self, method: str, places: Sequence[int], *arguments: Any) -> list[Any]:
+        """What some actors say to a method of theirs; new ones, in the place of others, nothing."""
         calls = [getattr(self._actors[at], method).remote(*arguments) for at in places]
-        answers: list[set[int]] = []
+        answers: list[Any] = []
         limit = time.monotonic() + (self.deadline or PATIENCE)
         for at, call in zip(places, calls, strict=True):
             try:
@@ -217,7 +190,7 @@ class Ray(ClusterEngine):
             except exceptions.RayError:
                 _dismiss([self._actors[at]])
                 self._actors[at] = ACTOR.remote()
-                answers.append(set())
+                answers.append(())
         for at in places:
             self._await(at)
         return answers
@@ -227,23 +200,16 @@ class Ray(ClusterEngine):
 
     def _calls(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Call]:
         """Have each shard's actor run the task; a large one is sent out once."""
-        size = nbytes_of(task)
-        large = size > INLINE or size * len(numbers) > INLINE_ALL
+        large = nbytes_of(task) * len(numbers) > INLINE
         shared = ray.put(task) if large else task
         for number in numbers:
             mine = task.for_shard(number)
             argument = shared if mine is task else mine
             yield self._actor(number).run.remote(number, argument), number
 
-    def _replies(self, calls: Iterable[Call], ahead: int) -> Iterator[Any]:
-        """Yield what calls return; at most `ahead` of them are under way or not yet taken."""
-        waiting: deque[Call] = deque()
-        for call in calls:
-            waiting.append(call)
-            if len(waiting) > ahead:
-                yield self._reply(*waiting.popleft())
-        while waiting:
-            yield self._reply(*waiting.popleft())
+    def _replies(self, calls: Iterable[Call], count: int) -> Iterator[Any]:
+        """Yield what calls return; at most `count` of them are under way or not yet taken."""
+        return (self._reply(*call) for call in ahead(calls, count))
 
     def _reply(self, ref: Any, number: int) -> Any:
         try:
@@ -275,6 +241,12 @@ def _refs(dataset: Any) -> list[Any]:
         options.preserve_order = usual
 
 
+def _rows(ref: Any, open_block: OpenBlock) -> LoadedBlock:
+    """Open a block of the user's in the object store, in the process that calls."""
+    rows = _matrix(ray.get(ref))
+    return LoadedBlock(()) if getattr(rows, "shape", None) == (0, 0) else open_block(rows)
+
+
 def _matrix(block: Any) -> Any:
     """Make an array of a table with one column of vectors; other blocks stay what they are."""
     kind = type(block).__module__.partition(".")[0]
@@ -288,13 +260,8 @@ def _matrix(block: Any) -> Any:
         return block if column.ndim == 1 else column
     if not len(column):
         return np.empty((0, 0))  # nothing tells how long vectors would be
-    try:
-        rows = np.stack([np.asarray(vector) for vector in column])
-        return rows if rows.ndim > 1 else block
-    except ValueError as error:
-        raise DataError(
-            "a block has vectors of different lengths; all need the same columns"
-        ) from error
+    rows = stack_dense(column)
+    return rows if rows.ndim > 1 else block
 
 
 def _raise(error: Any, what: str) -> NoReturn:

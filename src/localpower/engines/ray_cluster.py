@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import ray
 
 from localpower.core.errors import EngineError
 from localpower.engines.registry import leave
-from localpower.engines.signals import on_termination, undisturbed
+from localpower.engines.signals import end, on_termination, undisturbed
 
 LONGEST = 27  # characters of a folder in which paths of Ray's sockets are short enough
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -83,7 +82,7 @@ def at_hand(size: int) -> Iterator[None]:
 @contextmanager
 def _local(size: int) -> Iterator[str]:
     """Start a cluster of our own on this machine; in the end stop it and remove its files."""
-    usual, debugger = signal.getsignal(signal.SIGTERM), os.environ.get("PYTHONBREAKPOINT")
+    usual = signal.getsignal(signal.SIGTERM)
     handler = leave if usual is signal.SIG_DFL else usual
     where, short = tempfile.gettempdir(), os.path.join(os.sep, "tmp")
     where = short if len(where) > LONGEST and os.path.isdir(short) else where
@@ -106,9 +105,6 @@ def _local(size: int) -> Iterator[str]:
         yield mine
     finally:
         on_termination(usual)
-        os.environ.pop("PYTHONBREAKPOINT", None)  # which Ray has set
-        if debugger is not None:
-            os.environ["PYTHONBREAKPOINT"] = debugger
         with undisturbed():
             try:
                 if not mine or mine == node():  # else the user has ended it
@@ -135,22 +131,24 @@ def _settings(started: list[Any]) -> Iterator[None]:
         (parts.utils, "set_sigterm_handler", lambda handler: None),
     ]
     old = [(part, name, getattr(part, name)) for part, name, _ in changes if hasattr(part, name)]
-    new = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
-    os.environ.update(new)
+    usual = {name: os.environ.get(name) for name in (*ENVIRONMENT, "PYTHONBREAKPOINT")}
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     try:
         for change in changes:
             setattr(*change)
         yield
     finally:
-        for name in new:
+        for name, before in usual.items():
             os.environ.pop(name, None)
+            os.environ.update({} if before is None else {name: before})
         for change in old:
             setattr(*change)
 
 
 def _apart(started: list[Any]) -> Any:
     """Return what starts processes in sessions of their own, and notes them."""
-    usual: Any = getattr(ray._private.services, "ConsolePopen", subprocess.Popen)
+    usual: Any = ray._private.services.ConsolePopen
 
     def start(*args: Any, **options: Any) -> Any:
         process = usual.__new__(usual)
@@ -164,7 +162,6 @@ def _apart(started: list[Any]) -> Any:
 def _end(process: Any) -> None:
     """Kill a process and what it has started."""
     if getattr(process, "pid", None):
-        with suppress(ProcessLookupError, AttributeError):  # no group, or no system with groups
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.wait()
+        end(process)

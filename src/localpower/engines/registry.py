@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from localpower.core.errors import DataHint, MissingExtra, warn
 from localpower.engines.base import Engine
@@ -24,7 +25,8 @@ class Row:
 
     `factory` is a class, or where one is found, as ``"module:Class"``, so that libraries are
     imported when they are asked for. `extra` is what to install where that fails. An address may
-    begin with a `scheme` of the library's own instead of the name.
+    begin with a `scheme` of the library's own instead of the name. An engine that `takes_path`
+    works on rows of its own: those of the federation that a file describes.
     """
 
     factory: Callable[..., Engine] | str
@@ -34,6 +36,7 @@ class Row:
     takes_workers: bool = False
     shared: bool = False
     scheme: str = ""
+    takes_path: bool = False
 
 
 DEFAULT = "threads"  # the engine where none is asked for
@@ -59,6 +62,8 @@ ROWS = {
         (("mpi4py", "Comm"), ("mpi4py", "Intracomm")),
         "mpi", True, True, shared=True,
     ),
+    "sites": Row("localpower.federation.sites:Sites", extra="federation", takes_path=True),
+    "flare": Row("localpower.federation.flare:Flare", extra="flare", takes_path=True),
 }  # fmt: skip
 
 
@@ -114,8 +119,10 @@ def connect(address: Any) -> Engine:
         ``"dask"``, ``"ray"`` or ``"spark"`` start a local cluster, also with a number of workers,
         and stop it when they are closed; ``"dask://host:8786"`` (or ``"tcp://host:8786"``, as Dask
         says it), ``"ray://host:10001"`` and ``"spark://host:7077"`` are clusters that run already,
-        and ``"mpi"`` is the job that this process is part of. A `distributed.Client`, a
-        `SparkSession` or an MPI communicator is used as it is, and never closed.
+        and ``"mpi"`` is the job that this process is part of. ``"sites:federation.toml"`` is a
+        federation, whose rows stay at its sites, and ``"flare:KIT"`` one that NVFLARE connects. A
+        `distributed.Client`, a `SparkSession` or an MPI communicator is used as it is, and never
+        closed.
 
     Examples
     --------
@@ -146,6 +153,8 @@ def _connected(address: str) -> Engine | None:
     if rest.startswith("//"):
         name = next((known for known, row in ROWS.items() if row.scheme == name), name)
     row, size = ROWS.get(name), int(rest) if rest.isdecimal() else 0
+    if row and row.takes_path:
+        return _factory(name)(address=address)
     if row and not colon:
         return _factory(name)()
     if row and row.takes_workers and size:
@@ -153,6 +162,20 @@ def _connected(address: str) -> Engine | None:
     if row and row.takes_address and rest.startswith("//"):
         return _factory(name)(address=address)
     return None
+
+
+def endpoints(address: str, usual: int) -> list[tuple[str, int]]:
+    """Host and port of each place in an address, such as ``"spark://one:7077,two:7077"``."""
+    scheme, _, rest = address.partition("://")
+    parts = [urlsplit(f"//{place}") for place in rest.split(",")]
+    with suppress(ValueError):  # of a port that is no number
+        found = [(part.hostname or "", part.port or 0) for part in parts]
+        if all(all(place) for place in found) and not any(part.path for part in parts):
+            return found
+    raise ValueError(
+        f"engine={address!r} is not the address of a cluster, as it has no host and port: write it "
+        f"as in '{scheme}://host:{usual}'"
+    )
 
 
 def at_hand(engine: Any, owner: str | None) -> Any:
@@ -190,6 +213,12 @@ def is_shared(address: Any) -> bool:
         return address.shared
     name = address.partition(":")[0] if isinstance(address, str) else _open(address)
     return name in ROWS and ROWS[name].shared
+
+
+def holds_rows(address: Any) -> bool:
+    """Tell what works on rows of its own, which nobody brings to it."""
+    name = address.partition(":")[0] if isinstance(address, str) else ""
+    return name in ROWS and ROWS[name].takes_path
 
 
 def abort_peers(address: Any, error: Exception) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
@@ -18,15 +19,16 @@ from localpower.core.errors import (
     warn,
 )
 from localpower.core.ledger import arrays
-from localpower.core.linalg import Array
-from localpower.core.rounding import finite, from_wire, shape_of
+from localpower.core.rounding import finite, shape_of
 from localpower.engines.base import Engine
+from localpower.engines.participation import LastProducts
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.replies import MeasuredReply, Rows
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import LeftVectors, Measure, PowerSteps, Shapes, Task
+from localpower.worker.tasks import LeftVectors, Measure, Shapes, Task
 
 R = TypeVar("R")
+Label = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +47,27 @@ class Retrying(Engine):
     Every question has a key, and replies carry it with the number of their shard: a reply that came
     twice, too late, or in another's place is not taken for one that is missing. After `retries` the
     last error is raised; or, with ``on_loss="degrade"``, the round goes on without those shards:
-    with what their last product says of this one where that is known, else with nothing. `faults`
-    tells all that happened and `missing` which shards the result does not rest on.
+    with what their last product says of this one where that is known, else with nothing. With
+    ``on_loss="reuse"`` that is done for one round: in the next they are asked again, but once. It
+    takes a last product of theirs; without that, the error is raised.
+
+    `faults` tells all that happened, `missing` which shards are gone on without, and `answered` how
+    often each replied. `last` has products where they may have to stand in for later ones, as for
+    shards that are not asked if `keep` says so.
     """
 
-    def __init__(self, engine: Engine, retries: int = 2, on_loss: str = "stop") -> None:
+    def __init__(
+        self, engine: Engine, retries: int = 2, on_loss: str = "stop", keep: bool = False
+    ) -> None:
         self._engine = engine
         self.latency, self.bandwidth, self.flops = engine.latency, engine.bandwidth, engine.flops
         self.only_sums = engine.only_sums
         self._retries, self._on_loss = retries, on_loss
         self._round = 0
-        self._last: dict[int, tuple[Array, Array]] = {}
+        self.last = LastProducts() if keep or on_loss != "stop" else None
         self.faults: list[Fault] = []
         self.missing: set[int] = set()
+        self.answered: Counter[int] = Counter()
 
     @property
     def size(self) -> int:
@@ -84,7 +94,8 @@ class Retrying(Engine):
         early: dict[int, Any] = {}
         done = 0
         self._round += 1
-        left = [n for n in numbers if n not in self.missing]
+        gone = self.missing if self._on_loss == "degrade" else frozenset()
+        left = sorted((n for n in numbers if n not in gone), key=self.missing.__contains__)
         for attempt in range(self._retries + 1):
             wanted = set(left)
             fault: Exception | None = None
@@ -96,9 +107,7 @@ class Retrying(Engine):
                         continue
                     wanted.remove(reply.number)
                     early[reply.number] = reply
-                    while done < len(numbers) and (
-                        (n := numbers[done]) in early or n in self.missing
-                    ):
+                    while done < len(numbers) and ((n := numbers[done]) in early or n in gone):
                         ready = n in early
                         yield self._seen(task, early.pop(n)) if ready else self._instead(task, n)
                         done += 1
@@ -108,14 +117,16 @@ class Retrying(Engine):
             if not left:
                 break
             fault = fault or WorkerLost(f"no reply came from shards {left}")
-            self._again(left, fault, attempt)
+            if not self._again(left, fault, attempt, task):
+                break
+            left = left[1:] + left[:1]  # the first may be why nothing came from the others
         for number in numbers[done:]:
             ready = number in early
             yield self._seen(task, early.pop(number)) if ready else self._instead(task, number)
 
     def sum(self, task: Task[R]) -> R:
         """Let the engine add; where that fails or shards may be missing, add here."""
-        if self._on_loss == "degrade" or type(self._engine).sum is Engine.sum:
+        if self.last is not None or type(self._engine).sum is Engine.sum:
             return super().sum(task)
         self._round += 1
         for attempt in range(self._retries + 1):
@@ -128,7 +139,7 @@ class Retrying(Engine):
                 fault: Exception = WorkerFailed(f"a sum of {total.count} replies that is not right")
             except (EngineError, WireError) as error:
                 fault = error
-            self._again(range(len(self.rows)), fault, attempt)
+            self._again(range(len(self.rows)), fault, attempt, task)
         raise fault
 
     def _answers(self, reply: Any, question: Any, wanted: Set[int]) -> bool:
@@ -145,15 +156,20 @@ class Retrying(Engine):
         asked = question.task.for_shard(reply.number)
         return sound(reply.content, asked.shapes(self.rows[reply.number], self.columns))
 
-    def _again(self, shards: Sequence[int], fault: Exception, attempt: int) -> None:
-        """Prepare for another attempt, if there is one left."""
-        last = attempt == self._retries
-        self._note(tuple(shards), f"{type(fault).__name__}: {fault}", "" if last else "asked again")
-        if last and self._on_loss == "stop":
+    def _again(self, shards: Sequence[int], fault: Exception, attempt: int, task: Any) -> bool:
+        """Prepare for another attempt, and tell whether there is one left."""
+        reuse = self._on_loss == "reuse" and self._covered(task, shards)
+        known = reuse and self.missing.issuperset(shards)  # since the round before
+        last = attempt == self._retries or known
+        if not known:
+            then = ("asked in the next round" if reuse else "") if last else "asked again"
+            self._note(tuple(sorted(shards)), f"{type(fault).__name__}: {fault}", then)
+        if last and not reuse and self._on_loss != "degrade":
             raise fault
-        if not last:
+        if not last or reuse:
             with suppress(EngineError):  # the next attempt will tell
                 self._engine.heal(shards)
+        return not last
 
     def lost_rows(self) -> list[dict[str, Any]]:
         """Name the rows that a result does not rest on, and warn."""
@@ -170,33 +186,57 @@ class Retrying(Engine):
         )
         return lost
 
+    @property
+    def reused(self) -> int:
+        """How often an earlier product stood in for one that did not come."""
+        return 0 if self.last is None else self.last.used
+
+    def participation(self, rate: float, rounds: int, answered: Mapping[int, int]) -> Label:
+        """Who took part, as plain JSON: a label, and what belongs to it.
+
+        `answered` is how often shards replied in so many `rounds`, with the chance `rate` in each.
+        """
+        lost = [fault for fault in self.faults if fault.what == "lost"]
+        again = {n for fault in self.faults if "again" in fault.then for n in fault.shards}
+        each = [answered[n] for n in range(len(self.rows))]
+        counts = {"rounds": rounds, "answered": each, "reused": self.reused}
+        sampled = {"rate": rate, **counts} if rate < 1 else {}
+        if self.missing:
+            first = min(fault.round for fault in lost)
+            lacking = {"shards": sorted(self.missing), "from_round": first}
+            return {"label": "without", **lacking, **sampled}
+        if sampled:
+            return {"label": "sampled", **sampled}
+        if lost:
+            return {"label": "reused", **counts}
+        return {"label": "waited", "shards": sorted(again)} if again else {"label": "complete"}
+
     def _note(self, shards: tuple[int, ...], what: str, then: str) -> None:
         self.faults.append(Fault(self._round, shards, what.splitlines()[0], then))
 
     def _seen(self, task: Any, reply: Any) -> Any:
-        """Keep products, where they may have to stand in for later ones."""
-        if self._on_loss != "degrade":
-            return reply
-        question = task.task.for_shard(reply.number)
-        if isinstance(question, PowerSteps) and question.steps == 1:
-            product = np.array(from_wire(reply.content.product))  # the reply may become the sum
-            self._last[reply.number] = from_wire(question.basis), product
+        """Count a reply, and keep products where they may have to stand in for later ones."""
+        number = reply.number
+        self.answered[number] += 1
+        if self.last is not None:
+            self.last.keep(task.task.for_shard(number), number, reply.content)
+        if number in self.missing:
+            self._note((number,), "back again", "its own products are used")
+            self.missing.remove(number)
         return reply
 
+    def _covered(self, task: Any, shards: Sequence[int]) -> bool:
+        return self.last is not None and self.last.covers(task.task, shards)
+
     def _instead(self, task: Any, number: int) -> Any:
-        """Stand in for a shard that is lost: ``Y_old (Z_oldᵀ Z)`` where that is known."""
-        question = task.task.for_shard(number)
-        try:
-            content = self._of_no_rows(question, number)
-        except Exception as error:
-            raise WorkerLost(
-                f"shard {number} is lost, and the run cannot go on without it"
-            ) from error
-        then = "left out"
-        if number in self._last and isinstance(question, PowerSteps) and question.steps == 1:
-            Z, Y = self._last[number]
-            product = Y @ (Z.T @ from_wire(question.basis))
-            content, then = replace(content, product=product), "its last product was used"
+        """Stand in for a shard that is lost, by its last product where that is known."""
+        question, then = task.task.for_shard(number), "its last product was used"
+        content: Any
+        if self.last is not None and self._covered(task, [number]):
+            stand_in = self.last.turned(question, number)
+            content = replace(stand_in, stale=self._on_loss == "reuse")
+        else:
+            content, then = self._of_no_rows(question, number), "left out"
         if number not in self.missing:
             self._note((number,), "lost", then)
             self.missing.add(number)
@@ -208,7 +248,12 @@ class Retrying(Engine):
             shape = self.rows[number], question.rotation.shape[1]
             return Rows(np.full(shape, np.nan, self.dtype))
         nothing = np.empty((0, self.columns), self.dtype)
-        return question(LocalMatrix(Shard((nothing,), self.columns, self.dtype, number=number)))
+        try:
+            return question(LocalMatrix(Shard((nothing,), self.columns, self.dtype, number=number)))
+        except Exception as error:
+            raise WorkerLost(
+                f"shard {number} is lost, and the run cannot go on without it"
+            ) from error
 
 
 def _keyed(task: Any, key: str) -> Any:

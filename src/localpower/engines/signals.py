@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,15 @@ def to_its_end(function: Callable[[], R]) -> R:
     """Call a function in a thread, where signals do not interrupt it, only the wait for it."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
+
+
+def end(process: Any, patience: float = 0.0) -> None:
+    """See that a process ends: by itself if it does so in time, else by force."""
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _in_main_thread() -> bool:

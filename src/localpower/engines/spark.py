@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 from uuid import uuid4
@@ -22,16 +22,16 @@ from pyspark.serializers import CPickleSerializer, NoOpSerializer
 
 from localpower.core.errors import DataError, EngineError, WorkerLost
 from localpower.core.linalg import FAN_IN
-from localpower.engines.blas import one_blas_thread
-from localpower.engines.cluster import ClusterEngine, nbytes_of
-from localpower.engines.spark_session import Session, tell
-from localpower.worker.host import Failure, ShardHost, describe, result_of
-from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, Shard, cut, is_stored, nbytes
+from localpower.engines.blas import OneThreadHost
+from localpower.engines.cluster import grouped, nbytes_of
+from localpower.engines.spark_session import SparkJobs, tell
+from localpower.worker.host import Failure, describe, result_of
+from localpower.worker.shard import LoadedBlock, OpenBlock, Piece, cut, is_stored, nbytes
 from localpower.worker.tasks import Task
+from localpower.worker.vectors import BATCH, row_batches
 
 CHUNK = 1 << 23  # bytes of rows that travel as one element: Spark takes no more than 2 GB
 TOGETHER = 8  # of those in a task that brings rows to the executors
-BATCH = 1024  # rows that are made into one piece
 MOST = 64  # replies that may come to the coordinator at once, at least
 KEPT = 1 << 29  # bytes of rows of which a Python process keeps the matrices
 LARGE = 1 << 20  # bytes from which on a task is a broadcast variable of its own
@@ -43,22 +43,14 @@ WHERE = "on a Spark executor"
 FIRST = itemgetter(0)
 
 
-class Spark(ClusterEngine):
+class Spark(SparkJobs):
     """Runs a job a round; shard i is partition i of an RDD that is cached on the executors."""
 
     latency = 0.1
     bandwidth = 1e8
 
-    def __init__(self, address: Any = None, size: int | None = None) -> None:
-        super().__init__()
-        self._session = Session(address, size)
-        self._rows: Any = None
-        self._raw: Any = None
-        self._broken: EngineError | None = None
-
-    @property
-    def size(self) -> int:
-        return int(self._session.size)
+    _rows: Any = None  # the RDD, as elements and as bytes
+    _raw: Any = None
 
     def takes(self, data: Any) -> bool:
         return any(
@@ -69,36 +61,31 @@ class Spark(ClusterEngine):
     def close(self) -> None:
         self._unpersist()
         super().close()
-        self._session.disconnect()
+        self._context = None
 
     def _gather(self, count: int, adopted: bool) -> None:
-        self._session.connect()
-        self._broken, self._run, self._mark = None, uuid4().hex, 0  # how many tasks that persist
+        self._connect()
+        self._run, self._mark = uuid4().hex, 0  # how many tasks that persist
 
     def _open(self, data: Any, open_block: OpenBlock) -> Iterator[tuple[Any, Any]]:
-        self._session.connect()
-        try:
-            elements, names = _elements(data)
-            self._persist(lambda: elements.mapPartitions(partial(_opened, open_block)))
-            for number, found in enumerate(self._collected(_measured)):
-                yield (self._rows, number), replace(result_of(found), names=names or found.names)
-        except BaseException:
-            self._unpersist()
-            raise
+        self._connect()
+        self._unpersist()
+        elements, names = _elements(data)
+        self._persist(lambda: elements.mapPartitions(partial(_opened, open_block)))
+        for number, found in enumerate(self._collected(_measured)):
+            yield (self._rows, number), replace(result_of(found), names=names or found.names)
 
     def _hold(self, numbers: Sequence[int]) -> None:
         """Send rows to the executors, or take those that are there, and have them kept."""
-        self._frames = tuple(self._frame(number) for number in numbers)
         try:
             self._bring()
         except WorkerLost as error:
             self._restart(error)
 
     def _exchange(self, task: Task[Any], numbers: Sequence[int]) -> Iterator[Any]:
-        most = max(MOST, 4 * self.size)
         with self._job(task, numbers) as job:
-            for start in range(0, len(numbers), most):
-                yield from self._collected(job, numbers[start : start + most])
+            for some in grouped(numbers, max(MOST, 4 * self.size)):
+                yield from self._collected(job, some)
 
     def _partial_sums(self, task: Task[Any]) -> list[Any]:
         levels = [len(self.rows)]
@@ -110,41 +97,34 @@ class Spark(ClusterEngine):
     def _lost(self, numbers: Sequence[int]) -> Sequence[int]:
         """Wait until Spark works again; one that was started here is started anew if it died."""
         try:
-            limit, session = max(self.deadline or 0.0, HEALING), self._session
-            session.within(lambda: session.context.parallelize([0], 1).count(), limit)
+            limit = max(self.deadline or 0.0, HEALING)
+            self._within(lambda: self._context.parallelize([0], 1).count(), limit)
         except EngineError as error:
             self._restart(error)
         return ()
 
     def _check(self, numbers: Sequence[int]) -> None:
         super()._check(numbers)
-        if self._broken is not None:
-            raise self._broken
+        if self._rows is None:  # Spark died, and could not be started
+            self._connect()
+            self._bring()
 
     def _restart(self, error: Exception) -> None:
         """After an error, start what was started here anew; if it was not, raise that error."""
-        if not self._session.started or self._handle(0) is not None:
+        if not self._ours or self._handle(0) is not None:
             raise error
-        try:
-            self._session.disconnect()
-            self._session.connect()
-            self._bring()
-        except EngineError as new:
-            self._rows, self._broken = None, new
-            raise
+        self._stack.close()
+        self._context = self._rows = None
+        self._check(())
 
     def _bring(self) -> None:
         handles = [self._handle(number) for number in range(len(self._shards))]
-        if handles[0] is None:
-            self._unpersist()
-            self._persist(self._sent)
-            return
-        rows = handles[0][0]
-        if [number for _, number in handles] != list(range(len(handles))):
+        rows = handles[0] and handles[0][0]  # an RDD, or None if they come from here
+        if rows is not None and handles != [(rows, number) for number in range(len(handles))]:
             raise EngineError("shards of Spark's own data can only be placed all, in their order")
-        if rows is not self._rows:
+        if rows is None or rows is not self._rows:
             self._unpersist()
-            self._persist(lambda: rows)
+            self._persist(self._sent if rows is None else lambda: rows)
 
     def _sent(self) -> Any:
         """Rows of the coordinator, in the partitions of their shards.
@@ -152,12 +132,12 @@ class Spark(ClusterEngine):
         They are shuffled, as Spark would send parallelized ones anew with every task.
         """
         items = [
-            (number, (place, chunk))
+            (number, (place, LoadedBlock((chunk,))))
             for number, shard in enumerate(self._shards)
             for place, chunk in enumerate(_chunks(shard.pieces))
         ]
         slices = max(min(self.size, len(items)), -(-len(items) // TOGETHER))
-        pairs = self._session.context.parallelize(items, slices)
+        pairs = self._context.parallelize(items, slices)
         dealt = pairs.partitionBy(len(self._shards), _itself)
         return dealt.mapPartitions(lambda p: [c for _, c in sorted((c for _, c in p), key=FIRST)])
 
@@ -165,9 +145,9 @@ class Spark(ClusterEngine):
         def keep() -> None:
             self._rows = rows()._reserialize(PICKLE)  # one element, one frame of bytes
             self._rows.persist(LEVEL)
-            self._raw = RDD(self._rows._jrdd, self._session.context, NoOpSerializer())
+            self._raw = RDD(self._rows._jrdd, self._context, NoOpSerializer())
 
-        self._session.within(keep, self.deadline)
+        self._within(keep)
 
     def _unpersist(self) -> None:
         rows, self._rows, self._raw = self._rows, None, None
@@ -182,13 +162,13 @@ class Spark(ClusterEngine):
         they share their arrays, and would be repeated with them otherwise.
         """
         self._mark += task.persists
-        letter: Any = {n: (task.for_shard(n), self._persisting.get(n)) for n in numbers}
-        unlike = {id(each): each for pair in letter.values() for each in pair if each is not None}
+        tasks = {n: (task.for_shard(n), self._persisting.get(n)) for n in numbers}
+        unlike = {id(each): each for pair in tasks.values() for each in pair if each is not None}
+        letter: Any = {n: (self._frame(n), *pair) for n, pair in tasks.items()}
         if sum(map(nbytes_of, unlike.values())) > LARGE:
-            broadcast = partial(self._session.context.broadcast, letter)
-            letter = self._session.within(broadcast, self.deadline)
+            letter = self._within(partial(self._context.broadcast, letter))
         try:
-            yield Job(self._run, self._frames, letter, self._mark)
+            yield Job(self._run, letter, self._mark)
         finally:
             if isinstance(letter, Broadcast):
                 tell(letter.destroy)
@@ -202,20 +182,20 @@ class Spark(ClusterEngine):
         """
 
         def run() -> list[Any]:
-            pairs = self._raw.mapPartitionsWithIndex(ask)
+            pairs = self._raw.mapPartitionsWithIndex(partial(_answered, ask))
             for left in levels:
                 groups = pairs.partitionBy(left, lambda number: number // FAN_IN)
                 pairs = groups.mapPartitionsWithIndex(_fold)
             chosen = None if numbers is None else list(numbers)
-            return [reply for _, reply in self._session.context.runJob(pairs, _itself, chosen)]
+            return [reply for _, reply in self._context.runJob(pairs, _itself, chosen)]
 
-        return self._session.within(run, self.deadline)
+        return self._within(run)
 
 
 # What runs on executors.
 
 
-class Holder(ShardHost):
+class Holder(OneThreadHost):
     """The host of a Python process during a `run`; `marks` name the tasks that prepared shards."""
 
     def __init__(self, run: str = "") -> None:
@@ -231,46 +211,44 @@ _holder = Holder()
 class Job:
     """What a partition is asked, on the executor: called with its number and rows as bytes.
 
-    The `letter` has the task of each shard and the last one that persists, whose mark is `mark`.
+    The `letter` has each shard without its rows, its task, and the last one that persists, whose
+    mark is `mark`.
     """
 
     run: str
-    frames: tuple[Shard, ...]
     letter: Any
     mark: int
 
-    def __call__(self, number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
-        with one_blas_thread():
-            reply = self._reply(number, frames)
-        for _ in frames:  # else Spark ends this process, with all matrices it keeps
-            pass
-        yield number, reply
-
-    def _reply(self, number: int, frames: Iterator[bytes]) -> Any:
+    def __call__(self, number: int, frames: Iterator[bytes]) -> Any:
         global _holder
         if _holder.name != self.run:
             _holder = Holder(self.run)
         letter = self.letter.value if isinstance(self.letter, Broadcast) else self.letter
-        task, persisting = letter[number]
+        frame, task, persisting = letter[number]
         ready = number in _holder.marks and (task.persists or _holder.marks[number] == self.mark)
         if not ready:
-            again = None if task.persists else persisting
-            rows = partial(_loaded, number, frames)
-            held = _holder.hold(number, self.frames[number], rows, again)
+            held = _holder.hold(number, frame, partial(_loaded, number, frames), persisting)
             if isinstance(held, Failure):
                 return held
         reply = _holder.run(number, task)
-        _holder.marks[number] = -1 if task.persists and isinstance(reply, Failure) else self.mark
-        if len(_holder.marks) > 1 and not ready and _holder.nbytes > KEPT:
+        _holder.marks[number] = self.mark
+        full = len(_holder.marks) > 1 and not ready and _holder.nbytes > KEPT
+        if full or isinstance(reply, Failure):  # after which it may be prepared in part
             _holder.drop(number)
             del _holder.marks[number]
         return reply
 
 
+def _answered(ask: Any, number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
+    """Have a partition answer, and take all of it: else Spark ends this process."""
+    reply = ask(number, frames)
+    for _ in frames:
+        pass
+    yield number, reply
+
+
 def _fold(number: int, pairs: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    replies = [reply for _, reply in sorted(pairs, key=FIRST)]
-    with one_blas_thread():
-        yield number, ShardHost(WHERE).add(replies)
+    yield number, OneThreadHost(WHERE).add([reply for _, reply in sorted(pairs, key=FIRST)])
 
 
 def _itself(item: Any) -> Any:
@@ -319,56 +297,21 @@ def _arrays(kind: str, rows: Iterator[Any]) -> Iterator[Any]:
 
 
 def _opened(open_block: OpenBlock, elements: Iterable[Any]) -> Any:
-    """Make pieces of a partition's elements; of vectors, many a piece.
-
-    What columns are called, where they have names, comes before.
-    """
-    names = None
+    """Make blocks of a partition's elements, that can travel; of vectors, many a block."""
     try:
-        plain = (e.vector if type(e).__name__ == "IndexedRow" else e for e in elements)
-        for kind, alike in groupby(plain, key=_kind):
-            while batch := list(islice(alike, 1 if kind == "block" else BATCH)):
-                rows = open_block(MAKERS[kind](batch))
-                if rows.names not in (None, names) and kind == "block":
-                    names = rows.names
-                    yield LoadedBlock((), names)
-                yield from _chunks(rows.pieces)
+        for _, _, given in row_batches(elements):
+            rows = open_block(given)
+            yield from (replace(rows, pieces=(chunk,)) for chunk in _chunks(rows.pieces))
     except Exception as error:  # Spark would try it again, and print it
         yield Failure.of(error, WHERE)
-
-
-def _kind(element: Any) -> str:
-    if type(element).__name__ == "SparseVector":
-        return "sparse"
-    is_row = isinstance(element, list | tuple)  # also one with a column that is called shape
-    return "row" if is_row or len(getattr(element, "shape", ())) != 2 else "block"
-
-
-def _stacked(vectors: Sequence[Any]) -> Any:
-    from scipy.sparse import csr_array
-
-    sizes = {vector.size for vector in vectors}
-    if len(sizes) > 1:
-        raise DataError(f"vectors of different lengths, {sorted(sizes)}; all need the same")
-    ends = np.cumsum([0, *(len(vector.indices) for vector in vectors)])
-    data = np.concatenate([vector.values for vector in vectors])
-    indices = np.concatenate([vector.indices for vector in vectors])
-    return csr_array((data, indices, ends), shape=(len(vectors), sizes.pop()))
-
-
-MAKERS: dict[str, Callable[[list[Any]], Any]] = {
-    "block": lambda batch: batch[0],
-    "sparse": _stacked,
-    "row": lambda batch: [row.toArray() if hasattr(row, "toArray") else row for row in batch],
-}
 
 
 def _loaded(number: int, frames: Iterable[bytes]) -> LoadedBlock:
     """Rows of a partition, of which all have the same columns."""
     where = f"partition {number} of the data"
     parts = [result_of(PICKLE.loads(frame)) for frame in frames]
-    names = {part.names for part in parts if isinstance(part, LoadedBlock)}
-    pieces = tuple(part for part in parts if not isinstance(part, LoadedBlock))
+    names = {part.names for part in parts} - {None}
+    pieces = tuple(piece for part in parts for piece in part.pieces)
     widths = {int(piece.shape[1]) for piece in pieces}
     if len(widths) > 1:
         raise DataError(f"{where} has rows of {sorted(widths)} columns; give all the same")
@@ -379,9 +322,6 @@ def _loaded(number: int, frames: Iterable[bytes]) -> LoadedBlock:
     return LoadedBlock(pieces, next(iter(names), None))
 
 
-def _measured(number: int, frames: Iterator[bytes]) -> Iterator[tuple[int, Any]]:
+def _measured(number: int, frames: Iterator[bytes]) -> Any:
     """Tell what a partition is; its rows are kept on the way."""
-    found = ShardHost(WHERE).attempt(lambda: describe(_loaded(number, frames)))
-    for _ in frames:
-        pass
-    yield number, found
+    return OneThreadHost(WHERE).attempt(lambda: describe(_loaded(number, frames)))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import warnings
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -24,16 +22,16 @@ from pyspark import InheritableThread, SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
-from localpower.core.errors import EngineError, WorkerFailed, WorkerLate, WorkerLost
+from localpower.core.errors import EngineError, WorkerFailed, WorkerLost
 from localpower.core.machine import cores
-from localpower.engines.cluster import lost
-from localpower.engines.signals import to_its_end
+from localpower.engines.cluster import ClusterEngine, late, lost
+from localpower.engines.registry import endpoints
+from localpower.engines.signals import end, to_its_end
 from localpower.version import __version__
 
 R = TypeVar("R")
 REACH = 5.0  # seconds that a master may take to accept a connection
 MISSING = re.compile(r"No module named '(?:numpy|scipy|threadpoolctl|localpower[\w.]*)'")
-PLACE = re.compile(r"(\[[\da-fA-F:.]+\]|[\w.-]+):\d+")
 LOST = ("exited unexpectedly", "ExecutorLost", "connect back", "shut down", "FetchFailed")
 QUIET = {"spark.ui.enabled": "false", "spark.log.level": "OFF"}
 LOCAL = {
@@ -49,27 +47,27 @@ JAVA_FRAMES = re.compile(
 )
 
 
-class Session:
-    """A context to run jobs on, by what the user has given: a session, a master, or nothing.
+class SparkJobs(ClusterEngine):
+    """The part of the engine that knows the session: the user's, one on a master, or our own.
 
-    `started` tells what was started here, if anything was.
+    `_ours` tells whether it was started here.
     """
 
-    def __init__(self, address: Any, size: int | None) -> None:
-        self._address, self._wanted = address, size
-        self.context: Any = None
-        self.started: list[Any] = []
-        weakref.finalize(self, _stop, self.started)
-        self.connect()
+    def __init__(self, address: Any = None, size: int | None = None) -> None:
+        super().__init__()
+        self._address, self._wanted, self._ours = address, size, False
+        self._context: Any = None
+        self._gateway: Any = None  # to a Java process of our own
+        self._connect()
 
-    def connect(self) -> None:
+    def _connect(self) -> None:
         """Use what was given or is open in this process already; else start Spark."""
-        if self.context is not None and self.context._jsc is not None:
+        if self._context is not None and self._context._jsc is not None:
             return
         mine = self._address is None or isinstance(self._address, str)
-        context = SparkContext._active_spark_context
-        if not mine:
-            context = getattr(self._address, "sparkContext", self._address)
+        open_here = SparkContext._active_spark_context
+        context = open_here if mine else getattr(self._address, "sparkContext", self._address)
+        self._ours = context is None
         if context is None:
             context = self._start()
         elif not hasattr(context, "_jsc"):
@@ -81,19 +79,15 @@ class Session:
                 f"this process has a Spark session on {context.master} open, and may have only "
                 f"one: stop it, or give it as engine= instead of {self._address!r}"
             )
-        self.context = context
-        self.size = self._wanted or self.within(lambda: int(context.defaultParallelism))
-
-    def disconnect(self) -> None:
-        """Leave it; end what was started here."""
-        self.context = None
-        _stop(self.started)
+        self._context = context
+        self._size = self._wanted or self._within(lambda: int(context.defaultParallelism))
 
     def _start(self) -> SparkContext:
         """Start Spark; its Java process is quiet, and ends with this one at the latest."""
-        conf, folder = SparkConf().setAppName("localpower").setAll([*QUIET.items()]), None
+        conf = SparkConf().setAppName("localpower").setAll([*QUIET.items()])
         if self._address is None:
-            folder = tempfile.mkdtemp(prefix="localpower-spark-")
+            files = TemporaryDirectory(prefix="localpower-spark-", ignore_cleanup_errors=True)
+            folder = self._stack.enter_context(files)
             memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 21
             java = f"-Djava.io.tmpdir={folder}"
             conf.setAll([*LOCAL.items(), ("spark.driver.memory", f"{max(memory, 1024)}m")])
@@ -101,48 +95,44 @@ class Session:
         else:
             _reach(self._address)
         conf.setMaster(self._address or f"local[{self._wanted or cores()},4]")
-        self.started.append((None, None, folder))
-        gateway = None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about versions of pandas, which is not used
                 if SparkContext._gateway is None:
-                    gateway = to_its_end(partial(self._launched, conf, folder))
-                context = SparkContext(conf=conf, gateway=gateway)
-        except (Py4JError, PySparkException, OSError) as error:
+                    to_its_end(partial(self._launch, conf))
+                context = SparkContext(conf=conf, gateway=self._gateway)
+        except BaseException as error:
             told = _words(error)  # by Java, while it is there
-            _stop(self.started)
+            self._stack.close()
+            if not isinstance(error, Py4JError | PySparkException | OSError):
+                raise
             raise EngineError(
                 f"Spark did not start ({told}): it needs Java 17 or later, on the PATH or "
                 "in JAVA_HOME, and a master that can be reached"
             ) from None
-        except (KeyboardInterrupt, SystemExit):
-            _stop(self.started)
-            raise
-        self.started[:] = [(context, gateway, folder)]
-        if folder is not None:
+        self._stack.callback(_stop, context)
+        if self._address is None:
             context.pythonExec = sys.executable
             paths = [os.path.abspath(path) for path in sys.path]
             context.environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
         return context
 
-    def _launched(self, conf: SparkConf, folder: str | None) -> Any:
-        gateway = cast(Any, launch_gateway)(conf, {"stderr": subprocess.DEVNULL})
-        self.started[:] = [(None, gateway, folder)]
-        _hang_up(gateway)
-        return gateway
+    def _launch(self, conf: SparkConf) -> None:
+        self._gateway = cast(Any, launch_gateway)(conf, {"stderr": subprocess.DEVNULL})
+        self._stack.callback(_end_java, self._gateway)
+        _hang_up(self._gateway)
 
-    def within(self, job: Callable[[], R], seconds: float | None = None) -> R:
+    def _within(self, job: Callable[[], R], seconds: float | None = None) -> R:
         """Run a job; cancel it if it is late, and say what went wrong in our own errors."""
-        context, tag = self.context, f"localpower-{uuid4().hex}"
-        done, late = Event(), Event()
+        context, tag, seconds = self._context, f"localpower-{uuid4().hex}", seconds or self.deadline
+        done, overdue = Event(), Event()
         if context is None or context._jsc is None:
             raise WorkerLost("the Spark session was stopped: open another one, and run again")
 
         def watch() -> None:
             wait = seconds
             while not done.wait(wait):
-                late.set()
+                overdue.set()
                 with suppress(Exception):
                     context.cancelJobsWithTag(tag)
                 wait = 0.5  # it may have been submitted just after
@@ -153,12 +143,9 @@ class Session:
                 InheritableThread(target=watch, daemon=True).start()
             return job()
         except (Py4JError, PySparkException, EOFError, OSError) as error:
-            if late.is_set():
-                raise WorkerLate(
-                    f"a Spark job was cancelled after the deadline of {seconds:g} seconds: "
-                    "set a later one, or use more executors or smaller shards"
-                ) from None
-            raise _translated(error, context.master, bool(self.started)) from None
+            if overdue.is_set():
+                raise late("a Spark job was cancelled", seconds) from None
+            raise _translated(error, context.master, self._ours) from None
         except (KeyboardInterrupt, SystemExit):
             self._abandon(partial(context.cancelJobsWithTag, tag))
             raise
@@ -168,10 +155,10 @@ class Session:
 
     def _abandon(self, cancel: Callable[[], Any]) -> None:
         """Leave a job in its middle, and with it the connection it answers on: end Java if ours."""
-        for _, gateway, _ in self.started:
-            if gateway is not None and gateway.proc is not None:
-                gateway.proc.kill()
-                return
+        ours = self._gateway is SparkContext._gateway
+        if ours and self._gateway is not None:
+            self._gateway.proc.kill()
+            return
         _hang_up(SparkContext._gateway)
         thread = InheritableThread(target=cancel, daemon=True)
         thread.start()
@@ -190,19 +177,13 @@ def tell(ask: Callable[[], Any]) -> None:
 
 def _reach(address: str) -> None:
     """Make sure that a master listens, before Java is started and tries for minutes."""
-    places, reasons = address.removeprefix("spark://").split(","), []
-    if not all(map(PLACE.fullmatch, places)):
-        raise EngineError(
-            f"engine={address!r} has no host and port: give the address of a master that runs, as "
-            "in 'spark://host:7077'"
-        )
-    for place in places:
-        host, _, port = place.rpartition(":")
+    reasons = []
+    for place in endpoints(address, 7077):
         try:
-            socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+            socket.create_connection(place, REACH).close()
             return
         except (OSError, ValueError, OverflowError) as error:
-            reasons.append(f"{place}: {error}")
+            reasons.append(f"{place[0]}: {error}")
     raise EngineError(
         f"engine={address!r} cannot be reached ({'; '.join(reasons)}): start a master there, or "
         "give the address of one that runs"
@@ -237,28 +218,21 @@ def _translated(error: BaseException, master: str, ours: bool) -> EngineError:
     return WorkerLost(f"the Java process of Spark is gone ({text}), and its session: {then}")
 
 
-def _stop(started: list[Any]) -> None:
-    """End what was started here: the session, and the Java process if it is ours."""
-    while started:
-        context, gateway, folder = started.pop()
-        for _ in range(0 if context is None else 2):  # what a dead Java kept the first from doing
-            with suppress(Exception), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                context.stop()
-        if gateway is not None and gateway.proc is not None:
-            with suppress(Exception):
-                gateway.shutdown()
-            with suppress(OSError):
-                gateway.proc.stdin.close()  # which ends it
-            try:
-                gateway.proc.wait(10)
-            except subprocess.TimeoutExpired:
-                gateway.proc.kill()
-                gateway.proc.wait()
-            if SparkContext._gateway is gateway:
-                SparkContext._gateway = SparkContext._jvm = None
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+def _stop(context: Any) -> None:
+    for _ in range(2):  # what a dead Java kept the first from doing
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            context.stop()
+
+
+def _end_java(gateway: Any) -> None:
+    with suppress(Exception):
+        gateway.shutdown()
+    with suppress(OSError):
+        gateway.proc.stdin.close()  # which ends it
+    end(gateway.proc, patience=10.0)
+    if SparkContext._gateway is gateway:
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 def _hang_up(gateway: Any) -> None:

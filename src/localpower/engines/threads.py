@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
+from localpower.core.ahead import ahead
 from localpower.core.machine import cores
 from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
@@ -43,17 +43,10 @@ class Threads(Engine):
         if self._pool is None:
             yield from (task.for_shard(n)(self._matrices[n]) for n in self.numbers(order))
             return
-        waiting: deque[Future[R]] = deque()
-        try:
-            for number in self.numbers(order):
-                if len(waiting) > self._size:  # bounds what is finished ahead but not yet taken
-                    yield waiting.popleft().result()
-                waiting.append(self._pool.submit(task.for_shard(number), self._matrices[number]))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        begin = self._pool.submit
+        calls = (begin(task.for_shard(n), self._matrices[n]) for n in self.numbers(order))
+        for future in ahead(calls, self._size, Future.cancel):
+            yield future.result()
 
     def close(self) -> None:
         self._open.close()

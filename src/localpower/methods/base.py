@@ -134,6 +134,8 @@ class Method(ABC):
         Whether it sees squares of singular values only, and so half of their digits.
     only_sums : bool
         Whether it works where only sums of replies may be seen.
+    reuses : bool
+        Whether it converges with products of some shards that are turned from earlier rounds.
     automatic : bool
         Whether the automatic choice considers it.
     grows : bool
@@ -188,6 +190,10 @@ class Method(ABC):
         """Entries of the largest matrix that it forms, where that grows faster than the columns."""
         return 0
 
+    def widest(self, columns: int, width: int) -> int:
+        """Columns of products that it asks shards for at once, at the most."""
+        return width + 2 * self.sends_probes
+
     def first_rank(self, columns: int, limit: int) -> int:
         """How many components to begin with where a share is asked for, `limit` at the most.
 
@@ -202,6 +208,11 @@ class Method(ABC):
     @property
     def only_sums(self) -> bool:
         """Whether it works where only sums of replies may be seen."""
+        return False
+
+    @property
+    def reuses(self) -> bool:
+        """Whether it converges with products of some shards that are turned from earlier rounds."""
         return False
 
     def for_sums(self) -> Method | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,8 @@ class Problem:
     """What is to be computed, where: rows of each shard, and entries of all that are not zero.
 
     `stored` is how many bytes are read from files in every round, where they do not fit in memory;
-    `only_sums` tells that nothing but sums of replies may be seen. So many shards are worked on
-    `at_once`; all, if that is 0.
+    `only_sums` tells that nothing but sums of replies may be seen, `most_columns` how many columns
+    of a product may be asked for at once. So many shards are worked on `at_once`; all, if it is 0.
     """
 
     sizes: tuple[int, ...]
@@ -56,6 +56,7 @@ class Problem:
     flops: float
     stored: float = 0.0
     only_sums: bool = False
+    most_columns: float = inf
     at_once: int = 0
 
     @property
@@ -228,6 +229,8 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
     need, reaches, note = method.workspace(problem.columns, problem.width), estimate.reaches, ""
     if need > problem.memory:
         reaches, note = False, f"takes {size(need)} of memory, {size(problem.memory)} are there"
+    if method.widest(problem.columns, problem.width) > problem.most_columns:
+        reaches, note = False, "asks for more columns at once than shards answer"
     seconds = (
         ledger.hops * problem.latency
         + (ledger.bytes_up + ledger.bytes_down) / problem.bandwidth

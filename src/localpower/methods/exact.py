@@ -80,6 +80,9 @@ class _Exact(Method):
     def largest(self, columns: int, rank: int) -> int:
         return columns**2
 
+    def widest(self, columns: int, width: int) -> int:
+        return columns
+
 
 @dataclass(frozen=True, slots=True)
 class Gram(_Exact):

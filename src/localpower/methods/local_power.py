@@ -119,6 +119,11 @@ class LocalPower(Method):
         """Nobody can compare functions of two processes."""
         return not callable(self.schedule)
 
+    @property
+    def reuses(self) -> bool:
+        """Not where images decide how many steps there are, or how messages are rounded."""
+        return self.wire == "float64" and self.schedule != "adaptive"
+
     def for_sums(self) -> Method | None:
         """Workers align."""
         return super(LocalPower, replace(self, align_at="worker")).for_sums()
@@ -161,6 +166,11 @@ class PowerIteration(Method):
     def only_sums(self) -> bool:
         """Products are added."""
         return True
+
+    @property
+    def reuses(self) -> bool:
+        """Not where images decide how messages are rounded."""
+        return self.wire == "float64"
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         return _iterate(engine, start, constant(1), "none", "server", self.wire)
@@ -281,7 +291,7 @@ def local_power(
         else:
             replies = engine.map(replace(task, send_basis=True), engine.anchor_first())
             total = fold(aligned(replies, rotate), len(engine.rows))
-        Y, first = total.product, total.first if p > 1 else total.product
+        Y, first = total.product, image_of(total, p)
         known = None
         if rounding is not None:
             Y, Z = from_wire(Y), from_wire(task.basis)
@@ -305,10 +315,17 @@ def local_power(
             exact=known,
             pace=pace,
             noises=noises,
-            probes=state.learnt(probes, total.probes),
+            probes=None if total.stale else state.learnt(probes, total.probes),
         )
         state = _joined(state)
         yield state
+
+
+def image_of(total: Product, steps: int) -> Array | None:
+    """The exact image of the basis that was sent; none where earlier products were reused."""
+    if total.stale:
+        return None
+    return total.first if steps > 1 else total.product
 
 
 def to_send(block: Array, dtype: np.dtype[Any], rounding: WireRounding | None) -> Array:
@@ -417,7 +434,7 @@ def aligned(replies: Iterable[Product], rotate: str) -> Iterator[Product]:
 
     for product in to_first(pairs(), rotate):
         reply = exact.pop(0)
-        yield Product(product, first=reply.first, probes=reply.probes, lost=reply.lost)
+        yield replace(reply, product=product, basis=None)
 
 
 def _round_flops(problem: Problem) -> float:

@@ -176,6 +176,10 @@ class LocalRitz(_Ritz):
         proposal = "all+residual" if self.models else self.proposal
         return super(LocalRitz, replace(self, start="random", proposal=proposal)).for_sums()
 
+    def widest(self, columns: int, width: int) -> int:
+        proposed = width + 1 if self.proposal.startswith("all") else 0
+        return super(LocalRitz, self).widest(columns, width) + proposed
+
     def forms(self, rank: int) -> tuple[Method, ...]:
         """More eigenpairs of each shard save rounds, fewer save bytes."""
         if self.start != "merged" or not self.models:

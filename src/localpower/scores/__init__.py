@@ -13,12 +13,13 @@ import numpy as np
 
 from localpower.core.errors import DataError
 from localpower.data.blocks import Options
-from localpower.data.readers.foreign import engine_of, is_function, is_remote
+from localpower.data.readers.foreign import engine_of, is_remote
 from localpower.data.reading import LazySource
 from localpower.scores.files import Written, write
 from localpower.scores.passes import Pass, stacked
 from localpower.scores.steps import Step, ToRows, ToScores
 from localpower.scores.tables import is_table, refuse_kept, table_of
+from localpower.worker.shard import is_function
 
 if TYPE_CHECKING:
     from localpower.result import Result

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from localpower.core.ahead import ahead
 from localpower.core.linalg import Array
 from localpower.core.machine import cores
 from localpower.data.blocks import Options
@@ -59,16 +59,10 @@ def in_order(step: Step, opened: Opened) -> Iterator[tuple[Stretch, Array]]:
         for stretch in chain(some, stretches):
             yield stretch, work(stretch)
         return
-    ahead: deque[tuple[Stretch, Future[Array]]] = deque()
     with ExitStack() as around:
         around.enter_context(one_blas_thread())
         pool = ThreadPoolExecutor(workers)
         around.callback(pool.shutdown, cancel_futures=True)
-        for stretch in chain(some, stretches):
-            ahead.append((stretch, pool.submit(work, stretch)))
-            if len(ahead) > workers:
-                done, values = ahead.popleft()
-                yield done, values.result()
-        while ahead:
-            done, values = ahead.popleft()
-            yield done, values.result()
+        calls = ((stretch, pool.submit(work, stretch)) for stretch in chain(some, stretches))
+        for stretch, values in ahead(calls, workers):
+            yield stretch, values.result()

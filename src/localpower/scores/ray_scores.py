@@ -16,6 +16,7 @@ from localpower.engines.ray import _matrix
 from localpower.scores.steps import Step
 from localpower.scores.tables import block_of, check_kept, refuse_kept
 from localpower.worker.shard import work_type
+from localpower.worker.vectors import stack_dense
 
 LAZY = (
     "scores of Ray's data stay with Ray; leave it out, and have the dataset that is returned "
@@ -73,7 +74,9 @@ def batch_scores(batch: dict[str, Any], step: Any, keep: tuple[str, ...]) -> dic
         if vectors and not (step.like and set(step.like) <= set(batch)):
             if len(vectors) > 1:
                 raise DataError(f"several columns of vectors, {vectors}; select the one meant")
-            values = step.of_block(_stacked(batch[vectors[0]]), "a batch of data")
+            column = batch[vectors[0]]
+            rows = column if column.ndim == 2 else stack_dense(column)
+            values = step.of_block(rows, "a batch of data")
             return beside | {step.made: values}
         values = step.of_block(_side_by_side(step, batch, keep), "a batch of data")
     return beside | dict(zip(step.names, values.T, strict=True))
@@ -82,15 +85,6 @@ def batch_scores(batch: dict[str, Any], step: Any, keep: tuple[str, ...]) -> dic
 def _is_vector(column: Any) -> bool:
     lists = column.dtype == object and len(column) > 0 and np.ndim(column[0]) == 1
     return bool(column.ndim == 2 or lists)
-
-
-def _stacked(column: Any) -> Array:
-    try:
-        return column if column.ndim == 2 else np.stack(list(column))
-    except ValueError as error:
-        raise DataError(
-            "a batch has vectors of different lengths; all need the same columns"
-        ) from error
 
 
 def _side_by_side(step: Step, batch: dict[str, Any], keep: tuple[str, ...]) -> Array:

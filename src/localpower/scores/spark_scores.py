@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,9 @@ from localpower.core.errors import DataError
 from localpower.core.linalg import Array
 from localpower.data.blocks import choose, listed
 from localpower.engines.blas import one_thread_in_worker
-from localpower.engines.spark import BATCH, MAKERS, _kind
 from localpower.scores.steps import Step
 from localpower.scores.tables import block_of, check_kept, refuse_kept
+from localpower.worker.vectors import row_batches, stack_sparse
 
 LAZY = (
     "scores of Spark's data stay with Spark; leave it out, and have the frame that is returned "
@@ -139,19 +138,11 @@ def _vectors(batch: Any, columns: Columns) -> Any:
     dense = column.field("type").to_numpy(zero_copy_only=False) == DENSE
     if dense.all():
         return _even(column.field("values"))
-    from scipy.sparse import csr_array
-
-    sizes = column.field("size").to_pylist()
-    indices = column.field("indices").to_pylist()
-    values = column.field("values").to_pylist()
-    places = [range(len(v)) if i is None else i for i, v in zip(indices, values, strict=True)]
-    widths = {len(v) if s is None else s for s, v in zip(sizes, values, strict=True)}
-    if len(widths) > 1:
-        raise DataError(f"vectors of different lengths, {sorted(widths)}; all need the same")
-    ends = np.cumsum([0, *map(len, values)])
-    flat = np.concatenate([np.asarray(v, float) for v in values])
-    at = np.concatenate([np.asarray(p, np.int32) for p in places])
-    return csr_array((flat, at, ends), shape=(len(values), widths.pop()))
+    fields = (column.field(name).to_pylist() for name in ("size", "indices", "values"))
+    rows = list(zip(*fields, strict=True))
+    sizes = [len(v) if size is None else size for size, _, v in rows]
+    places = [np.asarray(range(len(v)) if at is None else at, np.int32) for _, at, v in rows]
+    return stack_sparse(sizes, places, [np.asarray(v, float) for _, _, v in rows])
 
 
 def _even(column: Any) -> Array:
@@ -183,20 +174,13 @@ def _elements(step: Step, elements: Iterable[Any]) -> Iterator[Any]:
     from pyspark.mllib.linalg import DenseVector
     from pyspark.mllib.linalg.distributed import IndexedRow
 
-    for (kind, indexed), alike in groupby(elements, key=_sort):
-        while batch := list(islice(alike, 1 if kind == "block" else BATCH)):
-            vectors = [row.vector for row in batch] if indexed else batch
-            with one_thread_in_worker():
-                values = block_of(step, MAKERS[kind](vectors), "an element of data")
-            if kind == "block":
-                yield values
-            elif indexed:
-                pairs = zip(batch, values, strict=True)
-                yield from (IndexedRow(row.index, DenseVector(value)) for row, value in pairs)
-            else:
-                yield from map(DenseVector, values)
-
-
-def _sort(element: Any) -> tuple[str, bool]:
-    indexed = type(element).__name__ == "IndexedRow"
-    return _kind(element.vector if indexed else element), indexed
+    for kind, batch, rows in row_batches(elements):
+        with one_thread_in_worker():
+            values = block_of(step, rows, "an element of data")
+        if kind == "block":
+            yield values
+        elif isinstance(batch[0], IndexedRow):
+            pairs = zip(batch, values, strict=True)
+            yield from (IndexedRow(row.index, DenseVector(value)) for row, value in pairs)
+        else:
+            yield from map(DenseVector, values)

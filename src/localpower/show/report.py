@@ -32,6 +32,10 @@ HEAVY = 5  # columns that are named for a component
 NARROW = 14  # characters of a name that fit a narrow column
 MOST_FAULTS = 64
 MOST_TOLD = 400  # characters of an option
+LISTED_ELSEWHERE = (
+    *("timeline", "faults", "names", "command", "call", "residuals", "degraded"),
+    "federation",
+)
 
 
 def write(
@@ -94,7 +98,8 @@ def page(
     parts = (
         *(_head(result), _convergence(result), _variance(result), _components(result, layout)),
         f'<div class="pair">{_scores(result, rows)}{_biplot(result, rows)}</div>',
-        *(_shards(result, rows), _timeline(result), _faults(result), _repeat(result)),
+        *(_shards(result, rows), _timeline(result), _faults(result), _federation(result)),
+        _repeat(result),
     )
     run = result.run
     title = escape(f"{run.get('method')}, rank {run.get('rank')}: a run of localpower")
@@ -366,9 +371,11 @@ def _slowest(bars: Sequence[summary.Bar]) -> str:
 
 def _faults(result: Result) -> str:
     faults = result.run.get("faults") or ()
+    who = summary.participation(result.run)
+    told = f"<p>{escape(who[:1].upper() + who[1:])}.</p>" if who else ""
     if not faults:
         text = "Every reply came, in time and in order; nothing had to be asked for again."
-        return _section("faults", "Faults", _soft(text))
+        return _section("faults", "Faults", told + _soft(text))
     rows = [
         [
             str(fault["round"]),
@@ -381,7 +388,23 @@ def _faults(result: Result) -> str:
     left = len(faults) - len(rows)
     note = _soft(f"{left} more are in run.json.") if left else ""
     table = _table(["round", "shards", "what happened", "then"], rows)
-    return _section("faults", "Faults", table + note)
+    return _section("faults", "Faults", told + table + note)
+
+
+def _federation(result: Result) -> str:
+    """The model card of a federated run."""
+    card = result.run.get("federation")
+    if not card:
+        return ""
+    heads = ["site", "rows", "key"]
+    sites = [[str(site[name]) for name in ("name", "rows", "key")] for site in card["sites"]]
+    told = [
+        [str(name).replace("_", " "), summary.shortened(str(value), MOST_TOLD)]
+        for name, value in card.items()
+        if name != "sites"
+    ]
+    tables = _table(heads, sites) + _table(["model card", ""], told)
+    return _section("federation", "Federation", _soft(summary.federation(result.run)) + tables)
 
 
 def _repeat(result: Result) -> str:
@@ -397,7 +420,7 @@ def _repeat(result: Result) -> str:
     options = [
         [name, summary.shortened(str(value), MOST_TOLD)]
         for name, value in run.items()
-        if name not in ("timeline", "faults", "names", "command", "call", "residuals", "degraded")
+        if name not in LISTED_ELSEWHERE
     ]
     listed = _table(["option", "value"], options)
     parts.append(f"<details><summary>All that is recorded of the run</summary>{listed}</details>")

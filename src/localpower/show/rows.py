@@ -157,6 +157,8 @@ def _cut_again(result: Result, source: Source) -> Partition | str:
     """Cut the rows as the run did, or say why that cannot be."""
     run = result.run
     how, workers, seed = str(run["partition"]), int(run["workers"]), run["seed"]
+    if "rows" not in run:
+        return "a private run does not tell how many rows it had"
     if source.rows != run["rows"]:
         return (
             f"the data given have {source.rows} rows and the run had {run['rows']}: they cannot be "

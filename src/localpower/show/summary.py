@@ -15,7 +15,7 @@ import numpy as np
 
 from localpower.core.ledger import Record
 from localpower.core.linalg import Array
-from localpower.core.text import power
+from localpower.core.text import counted, power
 from localpower.stopping import REASONS
 
 if TYPE_CHECKING:
@@ -298,11 +298,62 @@ def odds(p: float) -> str:
     return f"at most once in {int(1 / p / 10**digits) * 10**digits:,} runs"
 
 
+def privacy_lines(label: Mapping[str, Any]) -> list[str]:
+    """The label of a private result: what is promised of rows, how, and what is known of it."""
+    told = "a noised matrix was told once"
+    if label["releases"] > 1:
+        told = f"noised {label['release']} were told {label['releases']} times"
+    shares = f"noise of {label['honest']} of {counted(label['sites'], 'shard')}"
+    bound = "No bound of the angle to the true components is known: noise may hide them."
+    if label["angle"] is not None:
+        bound = (
+            f"In 99 of 100 runs the sine of the angle to the true components is at most "
+            f"{label['angle']:.2g}."
+        )
+    return [
+        f"private: ε = {label['epsilon']:g}, δ = {label['delta']:g} for {label['neighbours']}",
+        f"Rows have norm {label['clip']:g} at most; {told}, with a deviation of "
+        f"{label['sigma']:.3g} by the {shares}.",
+        bound,
+    ]
+
+
+def participation(run: Mapping[str, Any]) -> str:
+    """Who took part in the rounds of a run; nothing where all did, or nobody knows.
+
+    Examples
+    --------
+    >>> participation({"participation": {"label": "without", "shards": [3], "from_round": 4}})
+    'without shards [3] from round 4 of the run'
+    >>> waited = {"label": "waited", "shards": [0, 2]}
+    >>> participation({"participation": waited})
+    'waited: shards [0, 2] were asked again, and answered'
+    """
+    known = run.get("participation") or {"label": "complete"}
+    label = known["label"]
+    if label == "waited":
+        return f"waited: shards {known['shards']} were asked again, and answered"
+    if label == "without":
+        return f"without shards {known['shards']} from round {known['from_round']} of the run"
+    if label not in ("sampled", "reused"):
+        return ""
+    few, many = min(known["answered"]), max(known["answered"])
+    often = f"{few}" if few == many else f"{few} to {many}"
+    chance = f", asked with chance {known['rate']:g}" if "rate" in known else ""
+    then = f"{counted(known['reused'], 'earlier product')} were reused"
+    then = then if known["reused"] else "every sum is of all shards"
+    rounds = counted(known["rounds"], "round")
+    return f"{label}: shards answered {often} times in {rounds}{chance}; {then}"
+
+
 def verdict(result: Result) -> Verdict:
     """Say what the certificate means, for readers who are no specialists."""
     run, reason = result.run, result.reason
     if reason == "degraded":
         return _degraded(run)
+    if reason == "private":
+        first, *more = privacy_lines(run["privacy"])
+        return Verdict("fair", f"{first[:1].upper()}{first[1:]}", " ".join(more))
     if not result.history:
         return Verdict("fair", "Nothing is certified", "The rounds of the run are not recorded.")
     last = result.history[-1]
@@ -367,4 +418,18 @@ def _degraded(run: Mapping[str, Any]) -> Verdict:
         f"Lost for good: {', '.join(named)}{more}. The result tells of the other rows only, and "
         "does not count as converged.",
         "Run again when these workers are back, or with more retries.",
+    )
+
+
+def federation(run: Mapping[str, Any]) -> str:
+    """One line about who took part in a federated run; nothing of other runs."""
+    card = run.get("federation")
+    if not card:
+        return ""
+    sites = [str(site["name"]) for site in card["sites"]]
+    named = ", ".join(sites[:SHOWN]) + (" and others" if len(sites) > SHOWN else "")
+    on, private = (str(card[name]).partition(":")[0] for name in ("secure_sum", "privacy"))
+    return (
+        f"federation of {len(sites)} sites ({named}): participation {card['participation']}, "
+        f"secure sum {on}, privacy {private}"
     )

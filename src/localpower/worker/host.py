@@ -152,7 +152,7 @@ class ShardHost:
 
     def copy(self) -> ShardHost:
         """Return a host with the same rows, for tasks that change what is done with them."""
-        other = ShardHost(self._where, self._kept)
+        other = type(self)(self._where, self._kept)
         other._matrices = {number: copy(matrix) for number, matrix in self._matrices.items()}
         return other
 

@@ -154,43 +154,45 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP
 
 /* A few columns of Z and of Y side by side, in double: row c of `near` is Z's EIGHT numbers and Y's,
  * row c of `tail` is Z's TAIL numbers and Y's, so that what the second product needs of a column is
- * brought to the cache by the first. The sums over the rows of t = B Z - shift go to `total`. */
-#define GATHER(EIGHT, TAIL, k, s8, s)                                                              \
+ * brought to the cache by the first. The sums over the rows of t = B Z - shift go to `total`.
+ * EIGHT numbers are N vectors V, which the machine has; TAIL numbers are M vectors U. */
+#define GATHER(V, N, EIGHT, U, M, TAIL, k, s8, s)                                                  \
   {                                                                                                \
     ptrdiff_t c = column[k];                                                                       \
     double a = value[k];                                                                           \
-    if (EIGHT) s8 += a * *(const double8 *)(near + c * 16);                                        \
-    s += a * *(const double##TAIL *)(tail + c * 2 * TAIL);                                         \
+    for (int v = 0; v < N; v++) s8[v] += a * ((const V *)(near + c * 2 * EIGHT))[v];               \
+    for (int v = 0; v < M; v++) s[v] += a * ((const U *)(tail + c * 2 * TAIL))[v];                 \
   }
 
-#define SPARSE(T, ISA, BYTES, EIGHT, TAIL)                                                         \
+#define SPARSE(T, ISA, BYTES, V, N, EIGHT, U, M, TAIL)                                             \
   ISA static void sparse_##T##_##EIGHT##_##TAIL##_##BYTES(                                         \
       ptrdiff_t n, const int32_t *restrict start, const int32_t *restrict column,                  \
       const T *restrict value, const double *restrict shift, double *restrict near,                \
       double *restrict tail, double *restrict total) {                                             \
-    double8 all8 = {0}, shift8 = {0};                                                              \
-    double##TAIL all = {0}, less = *(const double##TAIL *)(shift + EIGHT);                         \
-    if (EIGHT) shift8 = *(const double8 *)shift;                                                   \
+    V all8[N + 1] = {{0}};                                                                         \
+    U all[M] = {0};                                                                                \
     for (ptrdiff_t i = 0; i < n; i++) {                                                            \
-      double8 s8 = -shift8, t8 = {0}; /* two sums, so that none waits for the other */             \
-      double##TAIL s = -less, t = {0};                                                             \
+      V s8[N + 1], t8[N + 1]; /* two sums, so that none waits for the other */                     \
+      U s[M], t[M];                                                                                \
+      for (int v = 0; v < N; v++) s8[v] = -((const V *)shift)[v], t8[v] = (V){0};                  \
+      for (int v = 0; v < M; v++) s[v] = -((const U *)(shift + EIGHT))[v], t[v] = (U){0};          \
       int32_t k = start[i], end = start[i + 1];                                                    \
       for (; k + 2 <= end; k += 2) {                                                               \
-        GATHER(EIGHT, TAIL, k, s8, s)                                                              \
-        GATHER(EIGHT, TAIL, k + 1, t8, t)                                                          \
+        GATHER(V, N, EIGHT, U, M, TAIL, k, s8, s)                                                  \
+        GATHER(V, N, EIGHT, U, M, TAIL, k + 1, t8, t)                                              \
       }                                                                                            \
-      if (k < end) GATHER(EIGHT, TAIL, k, s8, s)                                                   \
-      s8 += t8, s += t;                                                                            \
-      all8 += s8, all += s;                                                                        \
+      if (k < end) GATHER(V, N, EIGHT, U, M, TAIL, k, s8, s)                                       \
+      for (int v = 0; v < N; v++) s8[v] += t8[v], all8[v] += s8[v];                                \
+      for (int v = 0; v < M; v++) s[v] += t[v], all[v] += s[v];                                    \
       for (k = start[i]; k < end; k++) {                                                           \
         ptrdiff_t c = column[k];                                                                   \
         double a = value[k];                                                                       \
-        if (EIGHT) *(double8 *)(near + c * 16 + 8) += a * s8;                                      \
-        *(double##TAIL *)(tail + c * 2 * TAIL + TAIL) += a * s;                                    \
+        for (int v = 0; v < N; v++) ((V *)(near + c * 2 * EIGHT + EIGHT))[v] += a * s8[v];         \
+        for (int v = 0; v < M; v++) ((U *)(tail + c * 2 * TAIL + TAIL))[v] += a * s[v];            \
       }                                                                                            \
     }                                                                                              \
-    if (EIGHT) *(double8 *)total += all8;                                                          \
-    *(double##TAIL *)(total + EIGHT) += all;                                                       \
+    for (int v = 0; v < N; v++) ((V *)total)[v] += all8[v];                                        \
+    for (int v = 0; v < M; v++) ((U *)(total + EIGHT))[v] += all[v];                               \
   }
 
 #define CASE(T, BYTES, EIGHT, TAIL)                                                                \
@@ -198,10 +200,11 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP
     sparse_##T##_##EIGHT##_##TAIL##_##BYTES(n, start, column, value, shift, near, tail, total);
 
 /* `start` holds n + 1 places in `column` and `value`; `eight` is 8 or 0, `width` 1, 2, 4 or 8. */
-#define CSR(T, ISA, BYTES)                                                                         \
-  SPARSE(T, ISA, BYTES, 0, 1) SPARSE(T, ISA, BYTES, 0, 2) SPARSE(T, ISA, BYTES, 0, 4)              \
-  SPARSE(T, ISA, BYTES, 0, 8) SPARSE(T, ISA, BYTES, 8, 1) SPARSE(T, ISA, BYTES, 8, 2)              \
-  SPARSE(T, ISA, BYTES, 8, 4)                                                                      \
+#define CSR(T, ISA, BYTES, V, N)                                                                   \
+  SPARSE(T, ISA, BYTES, V, 0, 0, double1, 1, 1) SPARSE(T, ISA, BYTES, V, 0, 0, double2, 1, 2)      \
+  SPARSE(T, ISA, BYTES, V, 0, 0, double4, 1, 4) SPARSE(T, ISA, BYTES, V, 0, 0, V, N, 8)            \
+  SPARSE(T, ISA, BYTES, V, N, 8, double1, 1, 1) SPARSE(T, ISA, BYTES, V, N, 8, double2, 1, 2)      \
+  SPARSE(T, ISA, BYTES, V, N, 8, double4, 1, 4)                                                    \
   ISA void csr_##T##_##BYTES(ptrdiff_t n, const int32_t *start, const int32_t *column,             \
                              const T *value, int eight, int width, const double *shift,            \
                              double *near, double *tail, double *total) {                          \
@@ -340,7 +343,7 @@ DENSE(dense_double_32, TARGET, double, double4, 4)
 DENSE(dense_float_32, TARGET, float, float8, 8)
 DENSE(dense_double_64, WIDE, double, double8, 8)
 DENSE(dense_float_64, WIDE, float, float16, 16)
-CSR(double, TARGET, 32)
-CSR(float, TARGET, 32)
-CSR(double, WIDE, 64)
-CSR(float, WIDE, 64)
+CSR(double, TARGET, 32, double4, 2)
+CSR(float, TARGET, 32, double4, 2)
+CSR(double, WIDE, 64, double8, 1)
+CSR(float, WIDE, 64, double8, 1)

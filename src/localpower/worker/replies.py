@@ -89,7 +89,8 @@ class Product(Addend):
 
     `first` is the product of the broadcast basis, if asked for: its sum is exact. `probes` is that
     of probes, if there are any. `lost` (r,) has the norms of what rounding for the wire took from
-    the columns of the product of the broadcast basis.
+    the columns of the product of the broadcast basis. A `stale` product, or a sum with one, rests
+    on what a shard replied to an earlier question: nothing can be certified with it.
     """
 
     product: Array
@@ -97,6 +98,7 @@ class Product(Addend):
     first: Array | None = None
     probes: Array | None = None
     lost: Array | None = None
+    stale: bool = False
 
     def pair(self) -> tuple[Array, Array]:
         """Product and basis, where the basis was asked for."""
@@ -111,6 +113,7 @@ class Product(Addend):
             first=_both(self.first, other.first, own),
             probes=_both(self.probes, other.probes, own),
             lost=_both(self.lost, other.lost, own),
+            stale=self.stale or other.stale,
         )
 
 

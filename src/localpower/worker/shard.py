@@ -188,6 +188,12 @@ def nbytes(piece: Piece) -> int:
     return int(piece.data.nbytes + piece.indices.nbytes + piece.indptr.nbytes)
 
 
+def is_function(data: Any) -> bool:
+    """Tell a function that returns the rows of a shard."""
+    array = any(hasattr(data, name) for name in ("__array__", "tocsr", "shape"))
+    return callable(data) and not array
+
+
 def is_stored(piece: Any) -> bool:
     """Tell rows in files from rows in memory."""
     return isinstance(piece, Stored | StoredCSR)

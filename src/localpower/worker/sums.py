@@ -2,7 +2,7 @@
 
 Each array of a reply has a bound that follows from what was asked, and from the trace of ``AᵀA``,
 which all know: no partial sum of ``A_iᵀA_i q`` has an entry above ``trace · ‖q‖``. Column sums come
-before the trace is known; they travel as wide words.
+before the trace is known; they travel as wide words. What has noise in it is in words already.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from localpower.core.linalg import Array
 from localpower.core.ring import BITS, LIMBS, Grid, Words, wide_add, wide_decode, wide_encode
 from localpower.core.rounding import from_wire
+from localpower.worker.private_tasks import Noised, NoisedSum
 from localpower.worker.replies import PackedSum, Product, Proposal
 from localpower.worker.sum_tasks import ColumnSums, SmallGram, SmallSum, Spread, Sums
 from localpower.worker.tasks import GramTriangle, PowerSteps, Refine, Task
@@ -35,7 +36,7 @@ def is_summable(task: Task[Any]) -> bool:
         return aligned and not task.send_basis and not task.reply and not task.loss
     if isinstance(task, Refine):
         return not task.loss and not task.proposal
-    return isinstance(task, GramTriangle | SmallGram | Sums | Spread)
+    return isinstance(task, GramTriangle | SmallGram | Sums | Spread | Noised)
 
 
 def grids(task: Task[Any], exponent: int, bits: int = BITS) -> dict[str, Grid]:
@@ -67,6 +68,9 @@ def to_words(task: Task[Any], reply: Any, exponent: int, bits: int = BITS) -> Wo
     """Write a reply as words, (count,) or of column sums (8, count), which can be added."""
     if isinstance(task, WIDE):
         return wide_encode(np.concatenate([[reply.rows], reply.first, reply.second]))
+    if isinstance(task, Noised):
+        words: Words = reply.words
+        return words
     parts = [
         grid.encode(getattr(reply, name)).ravel()
         for name, grid in grids(task, exponent, bits).items()
@@ -82,6 +86,8 @@ def sum_words(task: Task[Any], a: Words, b: Words) -> Words:
 def word_shape(task: Task[Any], columns: int) -> tuple[int, ...]:
     """Shape of the words of a reply."""
     shapes = task.shapes(0, columns)
+    if isinstance(task, Noised):
+        return (_size(shapes["words"]),)
     if isinstance(task, WIDE):
         return LIMBS, 1 + sum(int(shape[0] or 0) for shape in shapes.values())
     return (sum(_size(shapes[name]) for name in grids(task, 0)),)
@@ -93,6 +99,8 @@ def _size(shape: tuple[int | None, ...]) -> int:
 
 def from_words(task: Task[Any], words: Words, columns: int, exponent: int, bits: int = BITS) -> Any:
     """Read a sum of replies."""
+    if isinstance(task, Noised):
+        return NoisedSum(words)
     shapes = task.shapes(0, columns)
     if isinstance(task, WIDE):
         numbers = wide_decode(words)
@@ -107,4 +115,6 @@ def from_words(task: Task[Any], words: Words, columns: int, exponent: int, bits:
         return PackedSum(found["packed"])
     if isinstance(task, SmallGram):
         return SmallSum(found["small"])
-    return Proposal(**found) if isinstance(task, Refine) else Product(**found)
+    if isinstance(task, Refine):
+        return Proposal(**found)
+    return Product(found["product"], first=found.get("first"), probes=found.get("probes"))

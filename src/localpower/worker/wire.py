@@ -23,7 +23,7 @@ import numpy as np
 
 from localpower.core.errors import WireError
 from localpower.core.ledger import Ledger, Round, parts
-from localpower.worker import replies, sum_tasks, tasks
+from localpower.worker import private_tasks, replies, sum_tasks, tasks
 from localpower.worker.moments import Moments
 from localpower.worker.shard import Shard
 from localpower.worker.stored import Stored, StoredCSR, check_compressed
@@ -58,6 +58,7 @@ MESSAGES: dict[str, type] = {
         *(tasks.LeadingFactor, replies.LowRank),
         *(sum_tasks.Sums, sum_tasks.Spread, sum_tasks.SmallGram),
         *(sum_tasks.ColumnSums, sum_tasks.SmallSum),
+        *(private_tasks.NoisedGram, private_tasks.NoisedProduct, private_tasks.NoisedSum),
         *(Shard, Stored, StoredCSR, Ledger, Round),
     )
 }

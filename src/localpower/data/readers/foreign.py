@@ -68,12 +68,6 @@ def is_stream(data: Any) -> bool:
     return not known and not array and not is_frame(data) and isinstance(data, Iterable)
 
 
-def is_function(data: Any) -> bool:
-    """Tell a function that returns the rows of a shard."""
-    array = any(hasattr(data, name) for name in ("__array__", "tocsr", "shape"))
-    return callable(data) and not array
-
-
 def is_remote(data: Any) -> bool:
     """Tell what belongs to a cluster, or a list that begins with such."""
     return engine_of(data) is not None

@@ -11,9 +11,8 @@ import gzip
 import lzma
 import sys
 import zlib
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from localpower.core.ahead import ahead
 from localpower.core.errors import DataError
 from localpower.core.machine import available, cores
 from localpower.worker.kernels import occurrences
@@ -76,14 +76,9 @@ def parse_in_order(parse: Callable[[Chunk], T], chunks: Iterator[Chunk]) -> Iter
     """Parse chunks in a few threads, so many at a time, and yield or raise in the file's order."""
     threads = min(MAX_THREADS, cores()) if arrow() is not None else 1  # else Python does the work
     pool = ThreadPoolExecutor(threads)
-    ahead: deque[Future[T]] = deque()
     try:
-        for job in _jobs(parse, chunks):
-            ahead.append(pool.submit(job))
-            if len(ahead) > threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        for future in ahead(map(pool.submit, _jobs(parse, chunks)), threads):
+            yield future.result()
     finally:
         pool.shutdown(cancel_futures=True)
 

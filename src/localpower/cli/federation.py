@@ -1,0 +1,219 @@
+"""The commands `federation` and `site`: make a federation, take part in one, look what was told."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from localpower.cli.flare import add_flare
+from localpower.cli.options import READING, add_command, add_output, add_reading, reading_of
+from localpower.core.errors import MissingExtra
+from localpower.core.text import counted
+from localpower.data.source import open_source
+from localpower.progress import Progress
+from localpower.result import Result
+from localpower.scores import write_scores
+from localpower.scores.writers import kind_of
+
+TEXT = 120  # characters of a text of the journal that are shown; the file has all
+UNUSUAL = 0.8  # of the share that is explained of all rows; less is remarked on
+
+
+@contextmanager
+def _extra(what: str) -> Iterator[None]:
+    """Name the extra where an optional library is missing."""
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error, MissingExtra) or (error.name or "").startswith("localpower"):
+            raise
+        raise MissingExtra(what, "federation") from error
+
+
+def init(options: argparse.Namespace) -> None:
+    """``localpower federation init``."""
+    with _extra("localpower federation"):
+        from localpower.federation.identity import make_federation
+    file = make_federation(options.folder, options.site, options.host, options.port)
+    folder = file.parent
+    names = ", ".join(str(folder / name) for name in options.site)
+    print(f"1. bring each site its own folder ({names}) on a safe way, and delete it here; "
+          f"{folder / 'ca.key'} is secret and stays")  # fmt: skip
+    policy = shlex.quote(str(Path(options.site[0]) / "policy.toml"))
+    print(f"2. each site writes data = into its policy.toml, then runs: localpower site check "
+          f"{policy} && localpower site join {policy}")  # fmt: skip
+    engine = shlex.quote(f"sites:{file}")
+    print(f"3. here, run: localpower fit --engine {engine} -k 5 --center -o model")
+
+
+def check(options: argparse.Namespace) -> None:
+    """``localpower site check``."""
+    with _extra("localpower site"):
+        from localpower.federation.join import checked_policy, credentials_of, valid_until
+        from localpower.federation.journal import NAME
+        from localpower.federation.masks import SiteKeys
+        from localpower.federation.policy import PER_COLUMN, Policy
+    path = Path(options.policy)
+    path = path / "policy.toml" if path.is_dir() else path
+    if path.is_file():
+        print(Policy.read(path).explain())
+    policy = checked_policy(path)
+    keys = policy.folder / policy.keys
+    credentials_of(policy.name, keys)
+    SiteKeys.read(keys)
+    print(f"It connects to {policy.coordinator}; its certificate is valid until "
+          f"{valid_until(keys):%Y-%m-%d}.")  # fmt: skip
+    with Progress() as display:
+        display.stage(f"reading {Path(policy.path).name}")
+        with open_source(policy.path, policy.n_features, policy.options()) as rows:
+            shape, kind = (rows.rows, rows.columns), rows.dtype.name
+    print(f"{policy.data}: {counted(shape[0], 'row')} of {counted(shape[1], 'column')}, {kind}.")
+    if shape[0] < policy.min_rows:
+        print(f"EVERYTHING WILL BE REFUSED: min_rows = {policy.min_rows}, and there are only "
+              f"{shape[0]} rows.")  # fmt: skip
+    if len(policy.peers) + 1 < policy.min_sites:
+        print(f"EVERYTHING WILL BE REFUSED: min_sites = {policy.min_sites}, and peers has "
+              f"{len(policy.peers)} others.")  # fmt: skip
+    most = shape[0] // PER_COLUMN
+    print(f"With so many rows, questions for more than {most} columns at once are refused.")
+    answered = _totals(policy.folder / NAME)[1]
+    print(f"{answered} of max_columns = {policy.max_columns} columns were answered so far.")
+
+
+def join(options: argparse.Namespace) -> None:
+    """``localpower site join``."""
+    with _extra("localpower site"):
+        from localpower.federation.join import join as take_part
+
+    def say(text: str) -> None:
+        print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
+
+    try:
+        take_part(options.policy, say, options.once)
+    except KeyboardInterrupt:
+        say("left")
+
+
+def journal(options: argparse.Namespace) -> None:
+    """``localpower site journal``."""
+    with _extra("localpower site"):
+        from localpower.federation.journal import NAME, verified
+        from localpower.federation.policy import Policy
+    path = Path(options.policy)
+    path = path / "policy.toml" if path.is_dir() else path
+    file = Policy.read(path).folder / NAME
+    if not file.exists():
+        print(f"{file} is not there yet: this site has answered and refused nothing")
+        return
+    for entry, _ in verified(file):
+        what = f"{entry.round}. {entry.task}" if entry.round else entry.task
+        told = [f"{entry.words} words"] * bool(entry.words)
+        told += [f"{entry.columns} columns"] * bool(entry.columns)
+        told += [("masked" if entry.masked else "NOT masked")] * bool(entry.words)
+        told += [f"epsilon {entry.epsilon:g}"] * bool(entry.epsilon)
+        told += [shorten(entry.text, TEXT, placeholder=" ...")] * bool(entry.text)
+        when = entry.time[:19].replace("T", " ")
+        print(f"{when} {entry.kind:<8} {entry.run[:8]:<8} {what:<16} {', '.join(told)}".rstrip())
+    lines, columns, epsilon = _totals(file)
+    spent = f", epsilon {epsilon:g} spent" * (epsilon > 0)
+    print(f"{counted(lines, 'line')}, unchanged since written; {columns} columns answered{spent}")
+
+
+def _totals(file: Path) -> tuple[int, int, float]:
+    """Lines of a journal, columns answered and epsilon spent."""
+    from localpower.federation.journal import verified
+
+    entries = [entry for entry, _ in verified(file)] if file.exists() else []
+    return len(entries), sum(e.columns for e in entries), sum(e.epsilon for e in entries)
+
+
+def project(options: argparse.Namespace) -> None:
+    """``localpower site project``."""
+    output = Path(options.output)
+    kind_of(output)
+    model = Result.load(options.model)
+    data: Any = options.data[0] if len(options.data) == 1 else options.data
+    reading = reading_of(options)
+    if str(options.data[0]).endswith(".toml"):
+        with _extra("localpower site"):
+            from localpower.federation.join import checked_policy
+        policy = checked_policy(options.data[0])
+        data, reading = policy.path, policy.options()
+    elif all(getattr(options, name) is None for name in READING):
+        reading = replace(reading, **model.run.get("reading", {}))
+    from localpower.federation.outlier import explained_here
+
+    with Progress() as display:
+        display.stage("projecting rows")
+        done = write_scores(
+            model, data, output, reading, keep=options.keep or (), memory=options.memory
+        )
+        here = explained_here(model, data, reading, options.memory, options.keep or ())
+    everywhere = float(model.explained_variance_ratio.sum())
+    print(f"{counted(done.rows, 'row')} on {counted(len(model.components), 'component')} -> "
+          f"{output}")  # fmt: skip
+    print(f"the model explains {here:.1%} of the variance here, and {everywhere:.1%} of all sites'")
+    if here < UNUSUAL * everywhere:
+        print("these rows are unusual: they vary in directions that the model does not have")
+
+
+def add_federation(commands: Any) -> None:
+    """Add ``federation`` and ``site``."""
+    made = add_command(
+        commands,
+        "federation",
+        None,
+        "make keys and files for sites that keep their rows",
+        "federation init FOLDER --site north --site south --site west",
+    )
+    actions = made.add_subparsers(required=True, metavar="ACTION", prog="localpower federation")
+    command = add_command(
+        actions,
+        "init",
+        init,
+        "make keys, certificates, the coordinator's file and a policy for each site",
+        "federation init FOLDER --site north --site south --site west",
+    )
+    add = command.add_argument
+    add("folder", metavar="FOLDER", help="a new folder")
+    add("--site", action="append", required=True, metavar="NAME", help="once for each site")
+    add(
+        "--host",
+        default="127.0.0.1",
+        metavar="NAME",
+        help="where sites connect to, and what is listened on (127.0.0.1, this machine only)",
+    )
+    add("--port", type=int, default=8443, metavar="N", help="likewise (8443)")  # fmt: skip
+    add_flare(actions)
+
+    site = add_command(commands, "site", None, "take part in a federation with rows that stay here",
+                       "site join policy.toml")  # fmt: skip
+    actions = site.add_subparsers(required=True, metavar="ACTION", prog="localpower site")
+    for name, function, what in (
+        ("check", check, "explain what this site answers and refuses; read its data"),
+        ("join", join, "connect to the coordinator and answer, until Ctrl-C"),
+        ("journal", journal, "show what left this site and what it refused; verify the record"),
+    ):
+        command = add_command(actions, name, function, what, f"site {name} policy.toml")
+        command.add_argument("policy", metavar="POLICY", help="this site's policy.toml")
+        if function is join:
+            command.add_argument("--once", action="store_true", help="leave after one run")
+    command = add_command(
+        actions,
+        "project",
+        project,
+        "scores of this site's rows, and how much of their variance a model explains",
+        "site project model policy.toml -o scores.parquet",
+        "site project model cohort.csv -o scores.csv --keep id",
+        usage="MODEL DATA [DATA ...] -o FILE [options]",
+    )
+    command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
+    add_output(command)
+    add_reading(command)

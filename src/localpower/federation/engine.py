@@ -1,0 +1,336 @@
+"""The coordinator of a federation: asks all sites, and sees the sum of what they say."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from localpower.core.checks import one_of
+from localpower.core.errors import (
+    DataError,
+    EngineError,
+    LocalPowerError,
+    WireError,
+    WorkerLost,
+)
+from localpower.core.ledger import weigh
+from localpower.core.ring import BITS, Grid, Words
+from localpower.engines.base import Engine
+from localpower.engines.ring import SumsOnly
+from localpower.federation.card import card_of, stopped_card, to_json
+from localpower.federation.link import Link
+from localpower.federation.masks import is_signed
+from localpower.federation.messages import (
+    SECURE,
+    Answer,
+    Ask,
+    CloseRun,
+    Offer,
+    OpenRun,
+    Refusal,
+    Roster,
+    digest_of,
+    from_frame,
+    names_digest,
+    signed_part,
+    to_frame,
+)
+from localpower.federation.policy import PER_COLUMN
+from localpower.result import Result
+from localpower.run import Run
+from localpower.version import __version__
+from localpower.worker import wire
+from localpower.worker.host import Failure
+from localpower.worker.replies import Done, Kernel, MeasuredReply
+from localpower.worker.shard import EngineBlock, OpenBlock, Shard
+from localpower.worker.sums import WIDE, from_words, sum_words, word_shape
+from localpower.worker.tasks import Measure, Prepare, Scatter, Task
+
+R = TypeVar("R")
+SITES = "sites"  # what users give as data
+UNTOLD = 1  # stands for a number of rows that a private run does not tell
+GOODBYE = 10.0  # seconds that sites have to answer when a run is over
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """A question on its way: what came of it so far, so that only those missing are asked again."""
+
+    task: Task[Any]
+    number: int
+    exponent: int
+    frame: bytes
+    digest: str
+    came: dict[str, MeasuredReply[Any]] = field(default_factory=dict)
+    total: Words | None = None
+
+    def add(self, words: Words) -> None:
+        """Add the words of one more site."""
+        if self.total is None:
+            self.total = words
+        elif isinstance(self.task, WIDE):
+            self.total = sum_words(self.task, self.total, words)
+        else:
+            np.add(self.total, words, out=self.total)
+
+
+class Federation(SumsOnly):
+    """Sites that keep their rows, reached by a link; give ``"sites"`` as data.
+
+    Parameters
+    ----------
+    link : Link
+        What brings frames to the sites.
+    secure : {"strict", "off"}
+        Whether replies are masked, so that only their sum can be seen; without masks only where
+        the policy of every site allows that, too.
+    bits : int
+        Of the fraction of numbers that are added.
+    """
+
+    latency = 0.02
+    bandwidth = 1e7
+
+    def __init__(self, link: Link, *, secure: str = "strict", bits: int = BITS) -> None:
+        one_of("secure", secure, SECURE)
+        Grid(0, bits)
+        self.link, self.secure, self.bits = link, secure, bits
+        self.only_sums = secure != "off"
+        self._about = ""
+        self._privacy: tuple[float, float, float] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Be between two runs."""
+        self._run = self._prepared = ""
+        self._opening = b""
+        self._offers: dict[str, Offer] = {}
+        self._round = 0
+        self._question: Question | None = None
+        self.trace = 0.0
+
+    @property
+    def size(self) -> int:
+        return len(self.link.names)
+
+    @property
+    def rounding(self) -> float:
+        return super().rounding if self.only_sums else 0.0
+
+    @property
+    def most_columns(self) -> float:  # type: ignore[override]
+        """What policies allow at once, as long as rows are counted."""
+        rows = [offer.rows for offer in self._offers.values() if offer.rows]
+        return min(rows) // PER_COLUMN if rows else float("inf")
+
+    def takes(self, data: Any) -> bool:
+        return isinstance(data, str) and data == SITES
+
+    def adopt(self, data: Any, open_block: OpenBlock) -> Sequence[EngineBlock]:
+        """Open a run: have all sites offer what they have, and agree on who takes part."""
+        if not self._opening:
+            self._forget()
+            self._run = secrets.token_hex(16)
+            self._opening = to_frame(
+                OpenRun(
+                    *(self._run, __version__, self.link.names, self.secure, self.bits),
+                    *(self._about, self._privacy),
+                )
+            )
+        offers = self._gathered(self._opening, Offer)
+        check_offers(offers)
+        self._offers = {offer.site: offer for offer in offers}
+        roster = Roster(self._run, tuple(replace(offer, names=None) for offer in offers))
+        self._gathered(to_frame(roster), Done)
+        self._opening = b""
+        return [
+            EngineBlock(
+                *(o.site, (o.rows or UNTOLD, o.columns), np.dtype(o.dtype), o.entries),
+                names=o.names,
+            )
+            for o in offers
+        ]
+
+    def _gathered(self, frame: bytes, kind: type[R]) -> list[R]:
+        """What all sites reply to a frame, in order."""
+        found: dict[str, R] = {}
+        for site, raw in self.link.ask(frame, self.link.names, self.deadline):
+            reply = self._taken(site, raw)
+            if isinstance(reply, Offer) and not self._is_offered(site, reply):
+                continue
+            if isinstance(reply, kind):
+                found[site] = reply
+        self._check_all(found, self.link.names)
+        return [found[site] for site in self.link.names]
+
+    def _is_offered(self, site: str, offer: Offer) -> bool:
+        """Whether this is an offer for this run, by this site, as it left there."""
+        named = offer.names is None or names_digest(offer.names) == offer.digest
+        return (offer.site, offer.run) == (site, self._run) and named and _is_signed(offer, offer)
+
+    def _taken(self, site: str, raw: bytes) -> Any:
+        """Read what a site sent; None of what belongs to another question, or is damaged."""
+        try:
+            reply = from_frame(raw, len(raw), wire.MAX_HEADER)
+        except WireError:
+            return None
+        if isinstance(reply, Refusal):
+            number = 0 if self._question is None else self._question.number
+            if (reply.run or self._run, reply.round or number) != (self._run, number):
+                return None
+            raise replace(reply, site=site).error()
+        if isinstance(reply, Failure):
+            raise reply.error()
+        return reply
+
+    def _check_all(self, found: Mapping[str, Any], wanted: Iterable[str]) -> None:
+        missing = [site for site in wanted if site not in found]
+        if missing:
+            raise WorkerLost(f"no right answer came from {', '.join(missing)}")
+
+    def place(self, shards: Sequence[Shard]) -> None:
+        handles = [getattr(piece, "handle", None) for shard in shards for piece in shard.pieces]
+        if handles != list(self._offers):
+            raise ValueError(f"rows stay at their sites, and none are sent: give {SITES!r} as data")
+        super().place(shards)
+
+    def map(self, task: Task[R], order: Iterable[int] | None = None) -> Iterator[R]:
+        measured = isinstance(task, Measure)
+        inner: Any = task.task if isinstance(task, Measure) else task
+        if self.only_sums and not isinstance(inner, Prepare):
+            self.check_summable(inner)
+            raise EngineError(f"{type(inner).__name__} is summed here, and no single reply is seen")
+        if isinstance(inner, Scatter):
+            raise ValueError("sites are asked one question all together, and this is one for each")
+        key = task.key if isinstance(task, Measure) else ""
+        sites = [self.link.names[number] for number in self.numbers(order)]
+        asked = self._exchange(inner, sites)
+        if inner.persists:
+            self._prepared = asked.digest
+        for site in sites:
+            reply = replace(asked.came[site], key=key)
+            yield cast(R, reply) if measured else reply.content
+
+    def sum(self, task: Task[R]) -> R:
+        if not self.only_sums:
+            return Engine.sum(self, task)
+        question: Task[Any] = task.task if isinstance(task, Measure) else task
+        self.check_summable(question)
+        asked = self._exchange(question, self.link.names)
+        assert asked.total is not None
+        content: R = from_words(question, asked.total, self.columns, asked.exponent, self.bits)
+        if not isinstance(task, Measure):
+            return content
+        replies = [replace(asked.came[site], key=task.key) for site in self.link.names]
+        return cast(R, self.measured(replies, content))
+
+    def _exchange(self, task: Task[Any], sites: Sequence[str]) -> Question:
+        """Ask those sites that have not answered this question yet, until all have."""
+        asked = self._question
+        if asked is None or asked.task is not task:
+            self._round += 1
+            how = self._round, self.exponent if self.only_sums else 0, self.bits, self._prepared
+            frame = to_frame(Ask(self._run, *how, task))
+            asked = Question(task, self._round, how[1], frame, digest_of(frame))
+            self._question = asked
+        left = [site for site in sites if site not in asked.came]
+        began = perf_counter()
+        for site, raw in self.link.ask(asked.frame, left, self.deadline):
+            answer = self._taken(site, raw)
+            if site in left and site not in asked.came and self._fits(asked, site, answer):
+                self._keep(asked, site, answer, perf_counter() - began)
+        self._check_all(asked.came, sites)
+        self._question = None
+        return asked
+
+    def _fits(self, asked: Question, site: str, answer: Any) -> bool:
+        """Whether this is an answer to this question, by this site, as it left there."""
+        if not isinstance(answer, Answer):
+            return False
+        named = answer.run, answer.round, answer.site, answer.question
+        if named != (self._run, asked.number, site, asked.digest):
+            return False
+        plain = not self.only_sums or isinstance(asked.task, Prepare)
+        wanted = (0,) if plain else word_shape(asked.task, self.columns)
+        return answer.words.shape == wanted and _is_signed(answer, self._offers[site])
+
+    def _keep(self, asked: Question, site: str, answer: Answer, seconds: float) -> None:
+        number = self.link.names.index(site)
+        content, size = answer.reply, (answer.words.size, answer.words.nbytes)
+        if isinstance(asked.task, Prepare):
+            content = Kernel(answer.kernel, answer.noise)
+        elif not self.only_sums:
+            size = weigh(content)
+        else:
+            asked.add(answer.words)
+        asked.came[site] = MeasuredReply(content, *size, 0, 1, "", number, seconds, 1)
+
+    def run_on_coordinator(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
+        """Run a method; then tell the sites that it is over, and add the model card."""
+        self._about = run.asked.call({}) if isinstance(run, Run) else ""
+        asked = run.asked.privacy if isinstance(run, Run) else None
+        self._privacy = None if asked is None else asked.numbers
+        try:
+            result = run()
+        except BaseException as error:
+            self._over(stopped_card(*self._who(), f"stopped: {type(error).__name__}"))
+            raise
+        if not isinstance(result, Result):
+            return result
+        card = card_of(result, *self._who())
+        self._over(card)
+        return replace(result, run={**result.run, "federation": card})
+
+    def _who(self) -> tuple[str, list[Offer], str]:
+        return self._run, list(self._offers.values()), self.secure
+
+    def _over(self, card: Mapping[str, Any]) -> None:
+        """Have the sites forget the run; one that is gone will do so by itself."""
+        if self._run:
+            frame = to_frame(CloseRun(self._run, to_json(card)))
+            limit = min(self.deadline or GOODBYE, GOODBYE)
+            with suppress(LocalPowerError, OSError):
+                for _ in self.link.ask(frame, self.link.names, limit):
+                    pass
+        self._forget()
+
+    def close(self) -> None:
+        self._over(stopped_card(*self._who(), "stopped: the engine was closed"))
+        self.link.close()
+        super().close()
+
+
+def _is_signed(message: Offer | Answer, by: Offer) -> bool:
+    public, signature = by.identity.tobytes(), message.signature.tobytes()
+    return is_signed(public, signature, signed_part(message))
+
+
+def check_offers(offers: Sequence[Offer]) -> None:
+    """Raise `DataError` where sites have different columns, and say which."""
+    first = offers[0]
+    named = next((offer for offer in offers if offer.digest), first)
+    for offer in offers:
+        if offer.columns != first.columns:
+            raise DataError(
+                f"site {offer.site} has {offer.columns} columns where {first.site} has "
+                f"{first.columns}; have all sites choose the same, with columns = […] in their "
+                "policies"
+            )
+        if offer.digest not in ("", named.digest):
+            raise DataError(
+                f"site {offer.site} and {named.site} have columns of other names or in another "
+                f"order{_first_difference(offer, named)}; have both give the same columns = […] in "
+                "their policies"
+            )
+
+
+def _first_difference(a: Offer, b: Offer) -> str:
+    pairs = enumerate(zip(a.names or (), b.names or (), strict=False))
+    found = next(((n, x, y) for n, (x, y) in pairs if x != y), None)
+    return "" if found is None else f", as column {found[0]}: {found[1]!r} and {found[2]!r}"

@@ -1,0 +1,222 @@
+"""A site's end: it connects to the coordinator, and answers until it is ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from cryptography import x509
+
+from localpower.data.paths import files
+from localpower.federation.agent import SiteAgent
+from localpower.federation.identity import (
+    POLICY_FILE,
+    SERVER_CERTIFICATE,
+    TLS_CERTIFICATE,
+    TLS_KEY,
+    CredentialError,
+    check_valid,
+    name_of,
+)
+from localpower.federation.journal import NAME as JOURNAL
+from localpower.federation.journal import Entry, Journal
+from localpower.federation.masks import SiteKeys
+from localpower.federation.policy import Policy
+from localpower.federation.stream import METHOD, SERVICE, Assembly, grpc, options, pieces
+
+KEEP_ALIVE = 20.0  # seconds, as of the coordinator
+SHORTEST, LONGEST = 0.1, 1.0  # seconds between two attempts to connect
+
+Answer = Callable[[bytes], bytes]
+Say = Callable[[str], None]
+
+
+def serve(
+    address: str,
+    credentials: Any,
+    answer: Answer,
+    most: int,
+    say: Say,
+    keep_alive: float = KEEP_ALIVE,
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Connect, answer, and connect again, until something is raised or all `is_over`.
+
+    Of frames of more than `most` bytes nothing is kept; they are answered as if they were empty.
+    """
+    waits = {"initial": SHORTEST, "min": SHORTEST, "max": LONGEST}
+    patience = [(f"grpc.{which}_reconnect_backoff_ms", int(1000 * s)) for which, s in waits.items()]
+    pause, said = SHORTEST, ""
+    with grpc.secure_channel(address, credentials, [*options(keep_alive), *patience]) as channel:
+        while True:
+            reason = answer_stream(channel, address, answer, most, say)
+            if reason is None and is_over():
+                return
+            if reason is None:
+                pause, said = SHORTEST, waiting(address)
+                say("the coordinator has left; waiting for the next run")
+            elif reason != said:
+                said = reason
+                say(reason)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST)
+
+
+def credentials_of(name: str, keys: Path) -> Any:
+    """The site's key and certificate, and the one certificate that the coordinator must have."""
+    key, own, server = (
+        read_key(keys / file) for file in (TLS_KEY, TLS_CERTIFICATE, SERVER_CERTIFICATE)
+    )
+    certificate = x509.load_pem_x509_certificate(own)
+    check_valid(certificate, f"{keys / TLS_CERTIFICATE}")
+    check_valid(x509.load_pem_x509_certificate(server), f"{keys / SERVER_CERTIFICATE}")
+    if name_of(certificate) != name:
+        raise CredentialError(
+            f"name = {name!r} in the policy, but {keys / TLS_CERTIFICATE} is of "
+            f"{name_of(certificate)!r}: each site uses the folder that was made for it"
+        )
+    return grpc.ssl_channel_credentials(server, key, own)
+
+
+def valid_until(keys: Path) -> datetime:
+    """When the site's certificate, or the coordinator's, expires."""
+    found = [x509.load_pem_x509_certificate(read_key(keys / file))
+             for file in (TLS_CERTIFICATE, SERVER_CERTIFICATE)]  # fmt: skip
+    return min(certificate.not_valid_after_utc for certificate in found)
+
+
+def read_key(path: Path) -> bytes:
+    """Read a file of keys; say where it comes from if it is not there."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise CredentialError(
+            f"{path} is missing: `localpower federation init` wrote it into this site's folder; "
+            "take the whole folder, and keep keys = as it was"
+        ) from None
+
+
+def answer_stream(channel: Any, address: str, answer: Answer, most: int, say: Say) -> str | None:
+    """Answer as long as a stream lasts.
+
+    Returns why there is none, or None if the coordinator has ended it. Raises what cannot get
+    better by itself.
+    """
+    outbox: SimpleQueue[bytes | None] = SimpleQueue()
+    call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(iter(outbox.get, None))
+    connected = False
+    try:
+        call.initial_metadata()  # waits until this site is taken in, or refused
+        if call.is_active():
+            connected = True
+            say(f"connected to {address}")
+        assembly = Assembly(most)
+        for message in call:
+            if (done := assembly.add(message)) is not None:
+                number, frame = done
+                for piece in pieces(number, answer(frame)):
+                    outbox.put(piece)
+    except grpc.RpcError as error:
+        reason = explained(error, address)
+        return None if connected else reason
+    finally:
+        outbox.put(None)
+        call.cancel()
+    return None
+
+
+def explained(error: Any, address: str) -> str:
+    """Say why a stream has ended; raise if it is for the user to mend."""
+    code, details = error.code(), str(error.details())
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        raise CredentialError(f"the coordinator refuses this site: {details}")
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        raise CredentialError(
+            f"{address} does not show the certificate in {SERVER_CERTIFICATE}: it is another "
+            "server, or an expired certificate; ask the coordinator for a new folder"
+        )
+    if "not in peer certificate" in details or "Hostname Verification" in details:
+        raise CredentialError(
+            f"the coordinator's certificate is not for {address}: write coordinator = in the "
+            "policy as it was made, or ask for `localpower federation init --host` with this name"
+        )
+    if code is grpc.StatusCode.ALREADY_EXISTS:
+        return details
+    return waiting(address)
+
+
+def waiting(address: str) -> str:
+    """What is said while there is no coordinator."""
+    return (
+        f"nobody listens on {address} yet; waiting until the coordinator runs localpower fit "
+        "--engine sites:federation.toml"
+    )
+
+
+class SpokenJournal(Journal):
+    """A journal that also says aloud, in a line for each run, what left and what was refused."""
+
+    def __init__(self, path: Path, say: Say) -> None:
+        self._say = say
+        self.runs = 0  # that have ended since
+        super().__init__(path)
+
+    def write(self, entry: Entry) -> None:
+        """Add a line."""
+        answers = self.asked(entry.run)
+        super().write(entry)
+        run = f"run {entry.run[:8]}" if entry.run else "a message"
+        if entry.kind == "opened":
+            self._say(f"{run} opened: {entry.text}")
+        elif entry.kind == "closed":
+            self.runs += 1
+            self._say(f"{run} closed: {answers} answers; {self.columns} columns in all runs so far")
+        elif entry.kind == "refused":
+            self._say(f"{run} refused: {entry.text}")
+
+
+def join(path: str | os.PathLike[str], say: Say, once: bool = False) -> None:
+    """Take part in a federation as a policy says, until Ctrl-C; or in one run, if `once`."""
+    policy = checked_policy(path)
+    keys = policy.folder / policy.keys
+    credentials = credentials_of(policy.name, keys)
+    identity = SiteKeys.read(keys)
+    with closing(SpokenJournal(policy.folder / JOURNAL, say)) as journal:
+        agent = SiteAgent(policy, journal, identity)
+        try:
+            how = policy.coordinator, credentials, agent.answer, policy.max_bytes, say
+            serve(*how, is_over=lambda: once and journal.runs > 0)
+        finally:
+            agent.close()
+
+
+def checked_policy(path: str | os.PathLike[str]) -> Policy:
+    """Read a policy that a site can take part with; errors say what to write."""
+    path = Path(path)
+    path = path / POLICY_FILE if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is not there: name the policy.toml in the folder that the coordinator gave you"
+        )
+    policy = Policy.read(path)
+    if not policy.data:
+        raise ValueError(f'{path}: data is not set: write data = "your-file.csv" into it')
+    found = files(policy.path)
+    if not (Path(policy.path).exists() if found is None else found):
+        raise FileNotFoundError(
+            f"{path}: data = {policy.data!r} is not there; write the path of your rows, relative "
+            f"to {path.parent.resolve()}"
+        )
+    if not re.fullmatch(r".+:\d+", policy.coordinator):
+        raise ValueError(
+            f'{path}: coordinator = {policy.coordinator!r} must be as "host:8443"; ask the '
+            "coordinator where it listens"
+        )
+    return policy

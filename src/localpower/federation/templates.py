@@ -1,0 +1,50 @@
+"""The files of a new federation, with a comment for every line."""
+
+FEDERATION = """\
+# The coordinator's file of a federation. Whoever fits a model names it:
+#   localpower fit --engine sites:federation.toml -k 5 --center -o model
+# Certificates are valid until {until}. ca.key signs them: keep it secret, or on another machine.
+
+host = "{host}"  # where the sites connect to; only this address is listened on
+port = {port}
+# listen = "0.0.0.0"  # listen on another address than the sites connect to, as behind a router
+secure_sum = "strict"  # only masked sums leave a site; "recovery": also if a site is lost; "off"
+wait = 120  # seconds to wait for a site that is not connected
+answer = 3600  # seconds that a site may take for one answer
+
+# One entry for each site. Without its entry, a site is refused whatever certificate it has.
+{sites}
+"""
+
+SITE = """\
+[sites.{name}]
+certificate = "{certificate}"  # of the key of its TLS certificate
+identity = "{identity}"  # of the key that signs its part of a roster
+"""
+
+POLICY = """\
+# What site {name} answers. Only this site edits it, and nobody else can.
+# `localpower site check policy.toml` explains it; `localpower site join policy.toml` takes part.
+
+name = "{name}"  # as in the certificate in the folder of keys
+data = ""  # WRITE HERE the path of your rows, as "cohort.parquet" or "/data/cohort.csv"
+# columns = ["age", "dose"]  # take only these columns
+# drop = ["id"]  # or leave these out
+# label = "outcome"  # a column that is set aside
+# missing = "mean"  # rows with gaps: "drop" leaves them out, "mean" fills them in
+coordinator = "{coordinator}"  # where this site connects to; it opens no port itself
+keys = "keys"  # folder of this site's own keys: secret, never sent
+
+# All that is answered: means and variances, products with a basis, the Gram matrix, proposals.
+tasks = ["Sums", "Spread", "Prepare", "PowerSteps", "SmallGram", "GramTriangle", "Refine"]
+secure_sum = "required"  # answers are masked: only the sum over all sites can be read
+min_rows = 100  # fewer rows here than this, or than ten times the columns asked for: no answer
+min_sites = 3  # fewer sites in a run: no answer, as the others could tell what is yours
+max_rounds = 100  # answers in one run
+max_columns = 1000  # columns answered in all runs on these data; the journal counts them
+max_bytes = 268435456  # of the largest message, in or out
+# privacy = {{epsilon = 1.0, delta = 1e-6, clip = 1.0}}  # only noised answers, until it is spent
+
+[peers]  # the other sites, by the SHA-256 of their identity keys; a roster of others is refused
+{peers}
+"""

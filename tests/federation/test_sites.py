@@ -1,0 +1,314 @@
+"""Sites in processes of their own, over mutual TLS on loopback."""
+
+import os
+import signal
+import subprocess
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import psutil
+import pytest
+from helpers import projector_gap, same_bits
+from real_sites import PATIENCE, Sites, change, is_free, localpower, told, until
+
+import localpower as lp
+from localpower.core.errors import EngineError, WireError, WorkerLate, WorkerLost
+from localpower.federation.grpc_link import THREADS, GrpcLink
+from localpower.federation.identity import FederationFile
+from localpower.federation.join import answer_stream, credentials_of, serve
+from localpower.federation.stream import HEADER, PIECE, Assembly, grpc, pieces
+
+KRYLOV = {"method": "block_krylov:width=6", "tol": 1e-10, "rng": 0}
+
+
+def alive(sites):
+    return {name: process.poll() for name, process in sites.processes.items()}
+
+
+def secrets_left(sites):
+    return [path for name in sites.processes for path in (sites.folder / name / "runs").iterdir()]
+
+
+@pytest.fixture(scope="module")
+def reference(sites):
+    """What the inline ring gives of the same shards."""
+    return lp.pca(sites.parts, 5, engine="ring", **KRYLOV)
+
+
+@pytest.fixture(scope="module")
+def engine(sites):
+    with lp.connect(sites.address) as found:
+        yield found
+
+
+def test_three_sites_give_the_bits_of_the_inline_ring(sites, engine, reference):
+    found = lp.pca("sites", 5, engine=engine, **KRYLOV)
+    assert same_bits(found, reference)
+    assert found.certificate.angle == reference.certificate.angle
+
+
+def test_three_sites_give_the_components_and_certificate_of_the_pooled_rows(sites, engine):
+    pooled = np.vstack(sites.parts)
+    found = lp.pca("sites", 5, engine=engine, rng=0)
+    exact = np.linalg.svd(pooled - pooled.mean(axis=0))[2][:5].T
+    assert found.converged
+    assert found.run["rows"] == len(pooled)
+    gap = projector_gap(found.components.T, exact)
+    assert gap <= found.certificate.angle <= 1e-8
+
+
+def test_a_site_killed_in_the_middle_of_a_question_comes_back_and_the_bits_are_equal(
+    sites, engine, reference
+):
+    def replace_north(record, state):
+        if record.round == 2:
+            sites.processes["north"].send_signal(signal.SIGSTOP)  # it gets the next question
+            threading.Timer(0.3, again).start()
+
+    def again():
+        sites.kill("north")
+        sites.start("north")
+
+    found = lp.pca("sites", 5, engine=engine, callback=replace_north, **KRYLOV)
+    assert same_bits(found, reference)
+    assert secrets_left(sites) == []
+
+
+def test_nothing_listens_but_the_coordinator_and_it_on_loopback_only(sites, engine):
+    def listening(process):
+        every = process.net_connections("inet")
+        return [(plain(at.laddr.ip), at.laddr.port) for at in every if at.status == "LISTEN"]
+
+    def plain(address):
+        return address.removeprefix("::ffff:")  # as it is written on a socket of both kinds
+
+    own = [at for at in listening(psutil.Process()) if at[1] == sites.port]
+    assert own == [("127.0.0.1", sites.port)]
+    for process in sites.processes.values():
+        assert listening(psutil.Process(process.pid)) == []
+    every = psutil.net_connections("inet")
+    ends = [at for at in every if sites.port in (at.laddr.port, at.raddr and at.raddr.port)]
+    assert {plain(at.laddr.ip) for at in ends} == {"127.0.0.1"}
+
+
+def test_a_second_process_of_a_site_never_takes_the_place_of_a_live_one(sites, engine):
+    before = alive(sites)
+    keys = sites.folder / "south" / "keys"
+    address = f"127.0.0.1:{sites.port}"
+    with grpc.secure_channel(address, credentials_of("south", keys)) as channel:
+        said = answer_stream(channel, address, lambda frame: frame, 1 << 20, print)
+    assert "another process answers as south and is alive" in said
+    status, text = told("site", "join", sites.folder / "south" / "policy.toml")
+    assert status == 1
+    assert "in use by another agent" in text
+    assert engine.link.connected == engine.link.names
+    assert alive(sites) == before
+
+
+def test_an_interrupted_run_leaves_no_secrets_and_the_sites_ready(sites, engine, reference):
+    def interrupt(record, state):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lp.pca("sites", 5, engine=engine, callback=interrupt, **KRYLOV)
+    assert secrets_left(sites) == []
+    assert same_bits(lp.pca("sites", 5, engine=engine, **KRYLOV), reference)
+
+
+def test_the_command_fits_without_data_and_leaves_nothing(sites, engine, tmp_path, reference):
+    engine.close()  # the port is for the command now
+    assert is_free(sites.port)
+    assert not [thread for thread in threading.enumerate() if thread.name == THREADS]
+    how = "--center", "-k", 5, "--method", KRYLOV["method"], "--tol", KRYLOV["tol"], "--seed", 0
+    command = "fit", "--engine", sites.address, *how, "-o", tmp_path / "model"
+    status, text = told(*command)
+    assert status == 0, text
+    assert same_bits(lp.Result.load(tmp_path / "model"), reference)
+    assert "converged" in text
+    assert is_free(sites.port)
+    assert set(alive(sites).values()) == {None}
+
+
+@contextmanager
+def waiting_for_nobody(folder, wait):
+    """The command, whose sites never come."""
+    lonely = Sites(folder)
+    change(lonely.file, "wait = 120", f"wait = {wait}")
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = localpower("fit", "--engine", lonely.address, "-k", 2, **how)
+    try:
+        yield lonely, process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_ctrl_c_ends_the_wait_for_sites_and_frees_the_port(tmp_path):
+    with waiting_for_nobody(tmp_path / "federation", 60) as (lonely, process):
+        until(lambda: not is_free_quietly(lonely.port), "listening")
+        process.send_signal(signal.SIGINT)
+        text, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130, text
+        assert is_free(lonely.port)
+
+
+def is_free_quietly(port):
+    try:
+        return is_free(port)
+    except OSError:
+        return False
+
+
+def test_missing_sites_are_named_with_what_to_run_there(tmp_path):
+    with waiting_for_nobody(tmp_path / "federation", 0.2) as (lonely, process):
+        text, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 1
+        assert "north, south, west did not connect" in text
+        assert "localpower site join north/policy.toml" in text
+        assert is_free(lonely.port)
+
+
+def test_a_port_in_use_is_an_error_that_says_so(tmp_path):
+    file = FederationFile.read(Sites(tmp_path / "federation").file)
+    link = GrpcLink(file)
+    try:
+        with pytest.raises(EngineError, match=rf"cannot listen on {file.address}: another program"):
+            GrpcLink(file)
+    finally:
+        link.close()
+    GrpcLink(file).close()  # and it is given back at once
+
+
+@pytest.fixture
+def echo(tmp_path):
+    """A link, and a function that connects a site in a thread; it echoes what it is sent."""
+    sites = Sites(tmp_path / "federation")
+    change(sites.file, "wait = 120", "wait = 0.5")
+    link = GrpcLink(FederationFile.read(sites.file), keep_alive=1.0)
+    stops = []
+
+    class Stop(Exception):
+        pass
+
+    def connect(name, answer=lambda frame: frame):
+        stopped, said = threading.Event(), []
+
+        def say(text):
+            said.append(text)
+            if stopped.is_set():
+                raise Stop
+
+        credentials = credentials_of(name, sites.folder / name / "keys")
+        address = f"127.0.0.1:{sites.port}"
+
+        def run():
+            try:
+                serve(address, credentials, answer, 1 << 25, say)
+            except Stop:
+                return
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        stops.append((stopped, thread))
+        until(lambda: name in link.connected, f"{name} connects")
+        return said
+
+    yield link, connect
+    for stopped, _ in stops:
+        stopped.set()
+    link.close()
+    for _, thread in stops:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_replies_come_as_they_are_ready_and_large_frames_in_pieces(echo):
+    link, connect = echo
+    slow = threading.Event()
+    connect("north", lambda frame: slow.wait(PATIENCE) and frame)
+    connect("south")
+    frame = os.urandom(3 * PIECE + 7)
+    replies = link.ask(frame, ("north", "south"), PATIENCE)
+    assert next(replies) == ("south", frame)
+    slow.set()
+    assert next(replies) == ("north", frame)
+    assert list(replies) == []
+
+
+def test_a_late_site_is_named_after_the_replies_of_the_others_and_its_late_reply_is_not_taken(echo):
+    link, connect = echo
+    slow = threading.Event()
+
+    def answer(frame):
+        assert frame != b"first" or slow.wait(PATIENCE)
+        return frame
+
+    connect("north", answer)
+    connect("south")
+    replies = link.ask(b"first", ("north", "south"), 0.5)
+    assert next(replies) == ("south", b"first")
+    with pytest.raises(WorkerLate, match="north: no answer within the deadline"):
+        next(replies)
+    slow.set()
+    assert dict(link.ask(b"second", ("north", "south"), PATIENCE))["north"] == b"second"
+
+
+def test_a_site_that_is_not_there_is_lost_after_the_wait_of_the_file(echo):
+    link, connect = echo
+    connect("south")
+    replies = link.ask(b"frame", ("west", "south"), None)
+    assert next(replies) == ("south", b"frame")
+    with pytest.raises(WorkerLost, match=r"west: no answer.*localpower site join policy\.toml"):
+        next(replies)
+
+
+def test_a_frame_that_is_too_large_for_a_site_reaches_it_empty(echo):
+    link, connect = echo
+    connect("north", lambda frame: b"%d" % len(frame))
+    assert dict(link.ask(bytes((1 << 25) + 1), ("north",), PATIENCE)) == {"north": b"0"}
+    assert dict(link.ask(bytes(1 << 25), ("north",), PATIENCE)) == {"north": b"%d" % (1 << 25)}
+
+
+def test_a_site_that_no_longer_says_that_it_lives_is_replaced(sites, tmp_path):
+    link = GrpcLink(FederationFile.read(sites.file), keep_alive=1.0)
+    stopped = sites.processes["north"]
+    try:
+        assert link.await_sites(PATIENCE, lambda missing: None) == []
+        stopped.send_signal(signal.SIGSTOP)
+        until(lambda: "north" not in link.connected, "the silent site is given up")
+        address, keys = f"127.0.0.1:{sites.port}", sites.folder / "north" / "keys"
+        with grpc.secure_channel(address, credentials_of("north", keys)) as channel:
+
+            def answer(frame):
+                return b"the new one"
+
+            how = {"args": (channel, address, answer, 1 << 20, lambda text: None)}
+            thread = threading.Thread(target=answer_stream, **how)
+            thread.start()
+            assert dict(link.ask(b"who?", ("north",), PATIENCE)) == {"north": b"the new one"}
+            link.close()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+    finally:
+        stopped.send_signal(signal.SIGCONT)
+        link.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
+def test_pieces_make_the_frame_again(size):
+    frame, assembly = os.urandom(size), Assembly(size)
+    *early, last = [assembly.add(message) for message in pieces(7, frame)]
+    assert set(early) <= {None}
+    assert last == (7, frame)
+
+
+def test_pieces_of_another_question_are_dropped_and_those_that_do_not_fit_refused():
+    assembly = Assembly(1 << 30)
+    first, second = pieces(1, bytes(2 * PIECE)), pieces(2, b"x" * (2 * PIECE))
+    assert assembly.add(first[0]) is None
+    assert [assembly.add(message) for message in second] == [None, (2, b"x" * (2 * PIECE))]
+    for bad in (b"short", HEADER.pack(3, 2) + b"more", HEADER.pack(3, 2)):
+        with pytest.raises(WireError):
+            Assembly(100).add(bad)
