@@ -850,6 +850,7 @@ def test_rounding_of_a_factor_for_the_wire_is_in_its_bound(loss, d, width):
     assert rounded.factor.nbytes < F.nbytes
     sizes = np.linalg.norm(F, axis=0)
     widths = rounded.factor[8 : 8 + len(sizes)]
+    assert widths[0] > widths[-1] or width == 3 or loss == 0.1  # of a small value few digits count
     changes = np.linalg.norm(F - G, axis=0) * sizes
     assert (changes <= loss * sizes.max() ** 2)[widths > 1].all()
     changed = np.linalg.norm(G @ G.T - F @ F.T, 2)

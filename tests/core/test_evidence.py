@@ -34,7 +34,7 @@ from localpower.methods.ritz import (
     local_ritz,
     merged,
 )
-from localpower.methods.rounding import WireRounding
+from localpower.methods.rounding import Standing, WireRounding
 from localpower.methods.schedule import constant
 from localpower.methods.state import LONG, MOST_DRAWS, Doubt, State, turned_noises
 from localpower.worker.shard import Shard
@@ -998,6 +998,58 @@ def test_a_space_is_given_up_with_what_rounding_may_have_done_to_it():
     coupling = np.sqrt(np.linalg.eigvalsh(state.gram[2:, 2:])[-1])
     expected = state.giving_up(value + blur, coupling + blur).hidden
     np.testing.assert_allclose(noisy.hidden, expected)
+
+
+def test_a_merged_start_that_is_rounded_knows_what_it_lacks_and_what_it_has_too_much():
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal((40, 30)) * 0.7 ** np.arange(30) for _ in range(3)]
+    B, engine = sum(A.T @ A for A in parts), placed(*parts)
+    random = np.linalg.qr(rng.standard_normal((30, 4)))[0]
+    exact = merged(engine, random, 2, 8, None, None)
+    assert exact.over == exact.rounding_errors(2)[1] == 0.0
+    narrow = WireRounding("bfloat16", 2, 1e-3, EPS, 3)
+    state = merged(engine, random, 2, 8, None, narrow)
+    D = np.linalg.eigvalsh(B - state.factor @ state.factor.T)
+    assert 0 < state.over < 0.1 * exact.rest < state.rest
+    assert -state.over <= D[0] <= D[-1] <= state.rest == state.hidden
+    expected = state.hidden, state.over * np.sqrt(len(state.values))
+    np.testing.assert_allclose(state.rounding_errors(2), expected, rtol=1e-15)
+    gap = (state.values[1] - state.values[2]) / state.values[0]
+    assert state.standing(narrow) == Standing(1.0, gap)
+    assert replace(state, values=state.values[:2]).standing(narrow) is None
+
+
+def test_where_a_rounded_search_stands_is_told_by_the_next_value():
+    state, _ = diagonal_search([0.1, 0.2, 0.1, 0.1])
+    narrow = WireRounding("float32", 2, 1e-3, EPS)
+    noisy = replace(state, rank=2, noises=np.full(4, 0.25))
+    found, values = noisy.standing(narrow), noisy.values
+    np.testing.assert_allclose(found.gap, (values[1] - values[2]) / values[0])
+    np.testing.assert_allclose(found.noise, noisy.rounding_errors(2)[0] / values[0])
+    np.testing.assert_allclose(found.blur, np.sqrt(2) * 0.5 / values[0])
+    assert replace(noisy, rank=4).standing(narrow) is None
+
+
+def test_shards_are_told_what_products_may_lose_when_they_are_rounded():
+    class Listening(Inline):
+        def sum(self, task):
+            asked.append(task)
+            return super().sum(task)
+
+    asked, rng = [], np.random.default_rng(0)
+    A = 100 * rng.standard_normal((200, 30)) * 0.8 ** np.arange(30)
+    engine = Listening()
+    engine.place([Shard((part,), 30, part.dtype, n) for n, part in enumerate(np.split(A, 4))])
+    narrow = WireRounding("bfloat16", 2, 1e-3, EPS, 4)
+    start = State(np.linalg.qr(rng.standard_normal((30, 4)))[0])
+    run = local_ritz(engine, start, 2, proposal="model", steps=1, wide=8, tol=1e-3, rounding=narrow)
+    state = next(run)
+    for _ in range(2):
+        loss = narrow.for_block(state.standing(narrow)) * state.values[0]
+        state = next(run)
+        assert loss > 0
+        assert asked[-1].loss == loss
+        assert asked[-1].basis.dtype == np.uint8
 
 
 def test_what_a_first_block_lacks_of_the_merged_factor_as_it_is_rounded_may_be_hidden():

@@ -101,7 +101,6 @@ def test_columns_that_are_large_are_multiplied_first():
 def test_all_are_sent_where_four_rounds_would_send_as_much(columns, pairs):
     assert pairs_to_send(80, 5, 10, columns) == pairs
     assert lp.LocalRitz().wide(5, 10, columns) == pairs
-    assert lp.LocalRitz().wide(5, 10, columns, rounded=True) == min(80, columns)
     assert lp.LocalRitz(proposal="residual").wide(5, 10, columns) == min(40, columns)
     assert lp.methods.BlockKrylov().wide(5, 10, columns) == min(40, columns)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import with_spectrum
 
 import localpower as lp
 from localpower.core.ledger import weigh
@@ -20,7 +21,15 @@ from localpower.core.rounding import (
 from localpower.engines.inline import Inline
 from localpower.engines.retrying import sound
 from localpower.methods import Start, method_from
-from localpower.methods.rounding import COARSE, SAFETY, SHARP, WHOLE, Standing, WireRounding
+from localpower.methods.rounding import (
+    BLURRED,
+    COARSE,
+    SAFETY,
+    SHARP,
+    WHOLE,
+    Standing,
+    WireRounding,
+)
 from localpower.worker.replies import Product
 from localpower.worker.shard import Shard
 
@@ -116,6 +125,38 @@ def test_rounding_limits_a_residual_that_is_no_more_than_twice_as_large():
     assert not narrow.limits(Standing(0.21, 1.0, 0.1))
     assert not narrow.limits(Standing(0.0, 1.0))
     assert not narrow.limits(None)
+
+
+def test_what_rounding_spoils_is_multiplied_again():
+    narrow = WireRounding("float32", 2, 1e-3, 1e-9)
+    assert narrow.again(None, 9) == narrow.again(Standing(0.2, 1.0), 9) == 0
+    assert narrow.again(Standing(0.2, 1.0, 0.1), 9) == 2
+    good = 1e-3 * 0.2  # the residual that the tolerance allows, with this gap
+    assert narrow.again(Standing(good, 0.2, 0.0, 0.2 / BLURRED), 9) == 0
+    for noise in (0.0, good):
+        assert narrow.again(Standing(good, 0.2, noise, 0.201 / BLURRED), 9) == 9
+    assert (
+        narrow.again(Standing(1.1 * good, 0.2, 0.0, 0.2), 9) == 0
+    )  # further rounds are due anyway
+
+
+def test_a_gap_that_was_thought_to_be_larger_is_found(monkeypatch):
+    """All that was rounded too much is multiplied again, once."""
+    A = with_spectrum(400, np.r_[1.0, 0.9, 0.8, 0.79, np.full(26, 0.5)])
+    truth = np.linalg.svd(A)[2][:3].T
+    options = {"tol": 1e-4, "workers": 4, "rng": 0, "max_rounds": 12}
+    method = "local_ritz:start=random,proposal=residual,wire=bfloat16"
+
+    def too_much(self, found):
+        return 0.0 if found is None else 0.02 / self.shards
+
+    monkeypatch.setattr(WireRounding, "for_block", too_much)
+    result = lp.svd(A, 3, method, **options)
+    assert result.converged
+    assert lp.subspace_distance(truth, result.components.T) <= 1e-4
+    monkeypatch.setattr("localpower.methods.rounding.BLURRED", 0)
+    with pytest.warns(lp.ConvergenceWarning):
+        assert not lp.svd(A, 3, method, **options).converged
 
 
 @pytest.mark.parametrize(
@@ -222,7 +263,12 @@ def test_bytes_that_mean_nothing_are_not_taken_for_columns():
     A = columns()[:, 2:]
     sent = to_bytes(A, 1e-3)
     assert finite(sent)
-    wrong = [sent[:-1], np.append(sent, sent[:1]), sent[:5], sent.reshape(1, -1), sent[:0]]
+    wrong = [sent[:-1], np.append(sent, sent[:1]), sent[:5], sent[:0]]
+    wrong += [sent.reshape(1, -1), sent.reshape(-1, 1)]
+    for width in (0, 8):  # lengths fit, but there are no such numbers
+        head = np.array([50, 1, 0], "<u4").view(np.uint8)[:11].copy()
+        head[8] = width
+        wrong.append(np.append(head, np.zeros(50 * width, np.uint8)))
     for at, width in ((8, 0), (8, 8), (12, 255), (0, 51), (4, 6), (7, 255)):
         wrong.append(sent.copy())
         wrong[-1][at] = width

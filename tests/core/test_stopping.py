@@ -290,7 +290,7 @@ def test_options_of_a_choice_are_those_of_what_is_chosen_and_of_what_follows():
     few = chosen_of(narrow, sizes=(25, 25), columns=2000, entries=100_000)
     assert few[2] == ["local_ritz:start=merged:50,width=9,wire=float32"]
     alone = chosen_of(Auto(wire="float32"), columns=49)  # what can be rounded; rows are not few
-    assert alone == ("local_ritz:start=merged:64,wire=float32", 3, [])
+    assert alone == ("local_ritz:wire=float32", 1, [])  # shards send all that they have
     huge = {"sizes": (1000, 1000), "columns": 3_000_000, "entries": 4000}
     assert chosen_of(**huge) == ("local_power", 0, [])
     assert chosen_of(narrow, **huge) == ("local_power:width=9,wire=float32", 0, [])

@@ -34,7 +34,10 @@ def rounded(A: Array, name: str) -> tuple[Any, Array | None]:
 
     Norms of shards are added: that bounds what is lost in the sum of all, for every matrix.
     """
-    sent = to_wire(A, name)
+    return _with_loss(A, to_wire(A, name))
+
+
+def _with_loss(A: Array, sent: Any) -> tuple[Any, Array | None]:
     if sent.dtype == A.dtype:
         return sent, None
     return sent, np.linalg.norm(A.astype(np.float64, copy=False) - from_wire(sent), axis=0)
@@ -68,10 +71,7 @@ def to_bytes(A: Array, loss: Array | float) -> Any:
 
 def rounded_to(A: Array, loss: Array | float) -> tuple[Any, Array | None]:
     """A as `to_bytes` makes it, and the norms of what its columns lose, as `rounded`."""
-    sent = to_bytes(A, loss)
-    if sent.dtype == A.dtype:
-        return sent, None
-    return sent, np.linalg.norm(A.astype(np.float64, copy=False) - from_wire(sent), axis=0)
+    return _with_loss(A, to_bytes(A, loss))
 
 
 def shape_of(A: Any) -> tuple[int, ...]:

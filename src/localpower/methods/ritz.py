@@ -98,11 +98,17 @@ class RitzState(SearchState):
         return SearchState.rounding_errors(self, rank)
 
     def standing(self, rounding: WireRounding) -> Standing | None:
-        """How good the answer is known to be; of a merged start, only the gap."""
-        if self.exact is None and len(self.values) > self.rank:
-            k, top = self.rank, float(self.values[0]) or 1.0
-            return Standing(1.0, float(self.values[k - 1] - self.values[k]) / top)
-        return rounding.standing(self.exact, self.rounding_errors(self.rank)[0])
+        """How good the answer is known to be; nothing without a further value, which may be near.
+
+        After a merged start, only the gap is known.
+        """
+        if len(self.values) <= self.rank:
+            return None
+        last, following = self.values[self.rank - 1 : self.rank + 1]
+        gap = float(last - following) / (float(self.values[0]) or 1.0)
+        found = rounding.standing(self.exact, self.rounding_errors(self.rank)[0])
+        blur = self.rounding_errors(self.rank)[1] / (float(self.values[0]) or 1.0)
+        return Standing(1.0, gap) if found is None else replace(found, gap=gap, blur=blur)
 
     def ritz(self) -> Ritz | None:
         """All Ritz values, and residuals of the leading vectors.
@@ -180,8 +186,8 @@ def local_ritz(
     space = Columns(state.space, most + 2 * width)
     while True:
         standing = None if rounding is None else state.standing(rounding)
-        if rounding is not None and rounding.limits(standing):
-            state = _measured_again(engine, state, rank)
+        if rounding is not None and (count := rounding.again(standing, state.space.shape[1])):
+            state = _measured_again(engine, state, count)
             space = Columns(state.space, most + 2 * width)
             yield state
             continue
@@ -256,7 +262,7 @@ def merged(
 
 
 def _measured_again(engine: Engine, state: RitzState, rank: int) -> RitzState:
-    """Multiply the answer once more, in full, where rounding is what is left of its residual."""
+    """Multiply so many vectors once more, in full, where rounding is what is left to mend."""
     state = _turned(state, state.space.shape[1])  # the answer is in the first columns then
     S, outer, noises = state.space, state.outer.copy(), state.noises.copy()
     X = np.ascontiguousarray(S[:, :rank]).astype(engine.dtype, copy=False)

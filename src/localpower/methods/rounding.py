@@ -27,6 +27,7 @@ from localpower.core.linalg import Array
 
 SAFETY = 10  # times that rounding is below what is still wrong
 SHARP = 0.01  # of the gap: what may be lost of the image of any block, as the bound needs that
+BLURRED = 3  # times what was lost of all images: a gap that is no larger is not seen
 WHOLE = 1e-4  # of the tolerance: what rounding may do where all pairs are sent, whatever the gap
 COARSE = {"float32": 2.0**-20, "bfloat16": 2.0**-12}  # what a proposal may lose, of its norm
 
@@ -77,6 +78,18 @@ class WireRounding:
         """Whether rounding so far is what keeps the residual from being smaller."""
         return found is not None and found.noise > 0 and found.residual <= 2 * found.noise
 
+    def again(self, found: Standing | None, columns: int) -> int:
+        """How many vectors of LocalRitz's space to multiply again, in full: some, or all `columns`.
+
+        All, where only what rounding did to the whole space keeps a bound from being good: a gap
+        was thought to be larger. Those asked for, where rounding is what is left in their residual.
+        """
+        if found is None:
+            return 0
+        if found.residual <= self.tol * found.gap and BLURRED * found.blur > found.gap:
+            return columns
+        return self.rank if self.limits(found) else 0
+
     def wanted(self, found: Standing) -> float:
         """What may be wrong with the image of LocalRitz's next block, of the largest value."""
         return max(self.tol * found.gap, ROUNDING * self.eps) / (2 * found.part)
@@ -109,12 +122,13 @@ class WireRounding:
 class Standing:
     """Largest residual of the vectors asked for, the gap after them, and what rounding did to them.
 
-    All are relative to the largest value.
+    `blur` is what it did to the whole search space. All are relative to the largest value.
     """
 
     residual: float
     gap: float
     noise: float = 0.0
+    blur: float = 0.0
 
     @property
     def part(self) -> float:

@@ -416,7 +416,7 @@ def _changed(F: Array, E: Array) -> float:
     R, D = np.split(R, 2, axis=1)
     half = R @ D.T
     ends = np.linalg.eigvalsh(half + half.T + D @ D.T)[[0, -1]]
-    rounding = ROUNDING * np.finfo(np.float64).eps * float(np.linalg.norm(F)) ** 2
+    rounding = ROUNDING * float(np.finfo(np.float64).eps) * float(np.linalg.norm(F)) ** 2
     return float(np.abs(ends).max()) + rounding
 
 
