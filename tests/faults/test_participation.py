@@ -18,7 +18,7 @@ from localpower.engines.retrying import Retrying
 from localpower.methods import local_power
 from localpower.show import report
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import PowerSteps
+from localpower.worker.tasks import PowerSteps, Triangle
 
 A = with_spectrum(400, 0.8 ** np.arange(30), seed=3)
 SHARDS, K = 5, 3
@@ -33,16 +33,16 @@ class Lossy(Inline):
     """Does not hear of some products of a shard, by their number; notes whom it asks."""
 
     def __init__(self, lost=(), gone=range(0), raises=False):
-        self.lost, self.gone, self.raises = lost, gone, raises
+        self.gone = gone if isinstance(gone, dict) else dict.fromkeys(lost, gone)
+        self.raises = raises
         self.products, self.asked = 0, []
 
     def map(self, task, order=None):
         self.asked.append(list(self.numbers(order)))
         product = isinstance(task.task, PowerSteps)
         self.products += product and task.key.endswith(".0")
-        here = not product or self.products not in self.gone
         for number in self.numbers(order):
-            if here or number not in self.lost:
+            if not product or self.products not in self.gone.get(number, ()):
                 yield from super().map(task, [number])
             elif self.raises:
                 raise lp.WorkerLost(f"shard {number} is gone")
@@ -314,16 +314,33 @@ def test_a_shard_that_never_answered_stops_the_run():
 def test_a_shard_that_is_lost_at_the_end_stops_the_run_after_all_retries():
     class AtTheEnd(Lossy):
         def map(self, task, order=None):
-            if type(task.task).__name__ == "Triangle":
-                self.asked.append(list(self.numbers(order)))
-                order = [n for n in self.numbers(order) if n != 1]
-                return Inline.map(self, task, order)
-            return super().map(task, order)
+            if not isinstance(task.task, Triangle):
+                return super().map(task, order)
+            self.at_the_end += 1 in self.numbers(order)
+            return Inline.map(self, task, [n for n in self.numbers(order) if n != 1])
 
     engine = AtTheEnd([1], range(5, 99))
+    engine.at_the_end = 0
     with pytest.raises(lp.WorkerLost, match=r"shards \[1\]"):
         fit(engine=engine, on_loss="reuse", retries=2, max_rounds=9)
-    assert [1 in asked for asked in engine.asked[-3:]] == [True] * 3
+    assert engine.at_the_end == 3
+
+
+def test_a_shard_that_is_drawn_and_lost_stops_the_run_unless_told_otherwise():
+    with pytest.raises(lp.WorkerLost, match=r"shards \[2\]"):
+        fit(engine=Lossy([2], range(9, 99)), participation=0.5)
+    found = fit(engine=Lossy([2], range(9, 40)), participation=0.5, on_loss="reuse", max_rounds=400)
+    assert error(found) < 1e-8
+
+
+def test_a_shard_is_brought_back_for_the_next_round():
+    class Ill(Lossy):
+        def heal(self, numbers):
+            assert list(numbers) == [2]
+            self.gone = {}
+
+    found = fit(engine=Ill([2], range(4, 99)), on_loss="reuse", retries=0)
+    assert found.run["participation"]["answered"] == [60, 60, 59, 60, 60]
 
 
 def test_a_process_that_was_killed_is_back_in_the_next_round():
@@ -377,6 +394,9 @@ def test_every_run_says_who_took_part(tmp_path):
     with pytest.warns(lp.DegradedWarning):
         label, text, page = told(engine=Lossy([3], range(4, 99)), on_loss="degrade")
     assert label == {"label": "without", "shards": [3], "from_round": 6}
+    with pytest.warns(lp.DegradedWarning):
+        late, *_ = told(engine=Lossy(gone={1: range(8, 99), 3: range(4, 99)}), on_loss="degrade")
+    assert late == {"label": "without", "shards": [1, 3], "from_round": 6}
     with pytest.warns(lp.DegradedWarning):
         both, *_ = told(engine=Lossy([3], range(4, 99)), on_loss="degrade", participation=0.5)
     assert both["shards"] == [3]
