@@ -17,6 +17,7 @@ from localpower.engines.participation import LastProducts, Sampled
 from localpower.engines.retrying import Retrying
 from localpower.methods import local_power
 from localpower.show import report
+from localpower.worker.replies import Product
 from localpower.worker.shard import Shard
 from localpower.worker.tasks import PowerSteps, Triangle
 
@@ -99,6 +100,11 @@ def test_methods_that_collect_give_the_bits_and_claims_of_runs_with_everybody(me
     assert part.run["participation"]["reused"] == 0
 
 
+def test_products_that_are_kept_for_lost_shards_are_not_reused_where_all_can_answer():
+    whole, part = (fit("block_lanczos", participation=q, on_loss="degrade") for q in (1.0, 0.5))
+    assert same_bits(whole, part)
+
+
 def test_a_share_is_found_with_all_shards():
     whole, part = (
         lp.svd(A, 0.9, "dpi", tol=1e-6, workers=4, max_rounds=200, rng=0, faults=lp.Faults(
@@ -142,17 +148,23 @@ def test_a_product_is_turned_to_the_new_basis():
     rng, last = np.random.default_rng(0), LastProducts()
     Z, W = (np.linalg.qr(rng.standard_normal((30, 4)))[0] for _ in range(2))
     B = A.T @ A
-    last.keep(PowerSteps(Z, 1), 2, lp.worker.replies.Product(B @ Z))
+    last.keep(PowerSteps(Z, 1), 2, Product(B @ Z))
     found = last.turned(PowerSteps(W, 1), 2)
     np.testing.assert_allclose(found.product, B @ Z @ Z.T @ W, rtol=1e-12, atol=1e-14)
     assert found.stale
     assert found.basis is None
     assert last.turned(PowerSteps(W, 4, send_basis=True), 2).basis is not None
     local = np.linalg.qr(B @ Z)[0]  # a basis that the shard has come to
-    last.keep(PowerSteps(Z, 4), 2, lp.worker.replies.Product(B @ local, local))
+    last.keep(PowerSteps(Z, 4), 2, Product(B @ local, local))
     found = last.turned(PowerSteps(W, 1), 2)
     np.testing.assert_allclose(found.product, B @ local @ local.T @ W, rtol=1e-12, atol=1e-14)
     assert last.used == 3
+
+
+def test_a_product_that_is_aligned_is_as_old_as_before():
+    Z = np.linalg.qr(np.random.default_rng(0).standard_normal((30, 4)))[0]
+    replies = [Product(A.T @ A @ Z, Z), Product(Z, Z, stale=True)]
+    assert [each.stale for each in local_power.aligned(replies, "procrustes")] == [False, True]
 
 
 @pytest.mark.parametrize("method", POWER)
@@ -249,10 +261,14 @@ def test_a_sampled_run_that_reuses_warns_with_a_remedy_that_works(method):
     assert fit("local_ritz", tol=1e-8, participation=0.5, workers=20).converged
 
 
-def test_nothing_else_is_said_where_nothing_was_to_be_certified():
+@pytest.mark.filterwarnings("ignore::localpower.core.errors.ConvergenceWarning")
+def test_products_are_not_blamed_where_something_else_ended_the_run():
+    def enough(record, state):
+        return record.round == 5
+
     assert fit(participation=0.5).reason == "max_rounds"
-    ended = fit(participation=0.5, tol=1e-8, workers=20, callback=lambda *_: True)
-    assert ended.reason == "callback"
+    assert fit(participation=0.5, tol=1e-8, workers=20, callback=enough).reason == "callback"
+    assert fit("uda", participation=0.5, tol=1e-8).reason == "end"
 
 
 @pytest.mark.parametrize("method", POWER)
@@ -468,7 +484,9 @@ def test_a_chance_is_a_number(bad):
         lp.Faults(participation=bad)
 
 
-@pytest.mark.parametrize("method", ["auto", *COLLECTED[:4], "dpi:wire=bfloat16"])
+@pytest.mark.parametrize(
+    "method", ["auto", *COLLECTED[:4], "dpi:wire=bfloat16", "local_power:wire=float32"]
+)
 def test_methods_that_need_exact_products_do_not_reuse(method):
     with pytest.raises(ValueError, match=r"on_loss='reuse' .*'local_power' or 'dpi'.*more retries"):
         fit(method, on_loss="reuse")
