@@ -1230,7 +1230,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("        self.used += 1\n", ""),
         ("            if self._last is not None and self._last.covers(task, owing):\n                break\n", ""),
         ("            if self._last is not None and self._last.covers(task, owing):\n", "            if self._last is not None:\n"),
-        ("owing = [n for n in owing if n not in replies]", "owing = [n for n in numbers if n not in replies][:1]"),
+        ("owing = [n for n in owing if n not in replies]", "owing = []"),
         ("drawn = self._rng.random(len(numbers)) < self._rate", "drawn = self._rng.random(len(numbers)) < 0.9"),
         ("drawn = self._rng.random(len(numbers)) < self._rate", "drawn = np.arange(len(numbers)) < self._rate * len(numbers)"),
         ("        drawn[self._rng.integers(len(numbers))] |= not drawn.any()\n", ""),
@@ -1250,7 +1250,6 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("self.answered[number] += 1", "self.answered[number] = 1"),
         ("            self.missing.remove(number)\n", ""),
         ("replace(stand_in, stale=self._on_loss == \"reuse\")", "replace(stand_in, stale=False)"),
-        ("if \"again\" in fault.then for n", "for n"),
         ("first = min(fault.round for fault in lost)", "first = max(fault.round for fault in self.faults)"),
     ]),
     ("methods/local_power.py", PARTICIPATION, [

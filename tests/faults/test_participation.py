@@ -17,8 +17,9 @@ from localpower.engines.participation import LastProducts, Sampled
 from localpower.engines.retrying import Retrying
 from localpower.methods import local_power
 from localpower.show import report
+from localpower.worker.replies import Product
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import PowerSteps
+from localpower.worker.tasks import PowerSteps, Triangle
 
 A = with_spectrum(400, 0.8 ** np.arange(30), seed=3)
 SHARDS, K = 5, 3
@@ -33,16 +34,16 @@ class Lossy(Inline):
     """Does not hear of some products of a shard, by their number; notes whom it asks."""
 
     def __init__(self, lost=(), gone=range(0), raises=False):
-        self.lost, self.gone, self.raises = lost, gone, raises
+        self.gone = gone if isinstance(gone, dict) else dict.fromkeys(lost, gone)
+        self.raises = raises
         self.products, self.asked = 0, []
 
     def map(self, task, order=None):
         self.asked.append(list(self.numbers(order)))
         product = isinstance(task.task, PowerSteps)
         self.products += product and task.key.endswith(".0")
-        here = not product or self.products not in self.gone
         for number in self.numbers(order):
-            if here or number not in self.lost:
+            if not product or self.products not in self.gone.get(number, ()):
                 yield from super().map(task, [number])
             elif self.raises:
                 raise lp.WorkerLost(f"shard {number} is gone")
@@ -99,6 +100,11 @@ def test_methods_that_collect_give_the_bits_and_claims_of_runs_with_everybody(me
     assert part.run["participation"]["reused"] == 0
 
 
+def test_products_that_are_kept_for_lost_shards_are_not_reused_where_all_can_answer():
+    whole, part = (fit("block_lanczos", participation=q, on_loss="degrade") for q in (1.0, 0.5))
+    assert same_bits(whole, part)
+
+
 def test_a_share_is_found_with_all_shards():
     whole, part = (
         lp.svd(A, 0.9, "dpi", tol=1e-6, workers=4, max_rounds=200, rng=0, faults=lp.Faults(
@@ -142,17 +148,23 @@ def test_a_product_is_turned_to_the_new_basis():
     rng, last = np.random.default_rng(0), LastProducts()
     Z, W = (np.linalg.qr(rng.standard_normal((30, 4)))[0] for _ in range(2))
     B = A.T @ A
-    last.keep(PowerSteps(Z, 1), 2, lp.worker.replies.Product(B @ Z))
+    last.keep(PowerSteps(Z, 1), 2, Product(B @ Z))
     found = last.turned(PowerSteps(W, 1), 2)
     np.testing.assert_allclose(found.product, B @ Z @ Z.T @ W, rtol=1e-12, atol=1e-14)
     assert found.stale
     assert found.basis is None
     assert last.turned(PowerSteps(W, 4, send_basis=True), 2).basis is not None
     local = np.linalg.qr(B @ Z)[0]  # a basis that the shard has come to
-    last.keep(PowerSteps(Z, 4), 2, lp.worker.replies.Product(B @ local, local))
+    last.keep(PowerSteps(Z, 4), 2, Product(B @ local, local))
     found = last.turned(PowerSteps(W, 1), 2)
     np.testing.assert_allclose(found.product, B @ local @ local.T @ W, rtol=1e-12, atol=1e-14)
     assert last.used == 3
+
+
+def test_a_product_that_is_aligned_is_as_old_as_before():
+    Z = np.linalg.qr(np.random.default_rng(0).standard_normal((30, 4)))[0]
+    replies = [Product(A.T @ A @ Z, Z), Product(Z, Z, stale=True)]
+    assert [each.stale for each in local_power.aligned(replies, "procrustes")] == [False, True]
 
 
 @pytest.mark.parametrize("method", POWER)
@@ -249,10 +261,14 @@ def test_a_sampled_run_that_reuses_warns_with_a_remedy_that_works(method):
     assert fit("local_ritz", tol=1e-8, participation=0.5, workers=20).converged
 
 
-def test_nothing_else_is_said_where_nothing_was_to_be_certified():
+@pytest.mark.filterwarnings("ignore::localpower.core.errors.ConvergenceWarning")
+def test_products_are_not_blamed_where_something_else_ended_the_run():
+    def enough(record, state):
+        return record.round == 5
+
     assert fit(participation=0.5).reason == "max_rounds"
-    ended = fit(participation=0.5, tol=1e-8, workers=20, callback=lambda *_: True)
-    assert ended.reason == "callback"
+    assert fit(participation=0.5, tol=1e-8, workers=20, callback=enough).reason == "callback"
+    assert fit("uda", participation=0.5, tol=1e-8).reason == "end"
 
 
 @pytest.mark.parametrize("method", POWER)
@@ -314,16 +330,33 @@ def test_a_shard_that_never_answered_stops_the_run():
 def test_a_shard_that_is_lost_at_the_end_stops_the_run_after_all_retries():
     class AtTheEnd(Lossy):
         def map(self, task, order=None):
-            if type(task.task).__name__ == "Triangle":
-                self.asked.append(list(self.numbers(order)))
-                order = [n for n in self.numbers(order) if n != 1]
-                return Inline.map(self, task, order)
-            return super().map(task, order)
+            if not isinstance(task.task, Triangle):
+                return super().map(task, order)
+            self.at_the_end += 1 in self.numbers(order)
+            return Inline.map(self, task, [n for n in self.numbers(order) if n != 1])
 
     engine = AtTheEnd([1], range(5, 99))
+    engine.at_the_end = 0
     with pytest.raises(lp.WorkerLost, match=r"shards \[1\]"):
         fit(engine=engine, on_loss="reuse", retries=2, max_rounds=9)
-    assert [1 in asked for asked in engine.asked[-3:]] == [True] * 3
+    assert engine.at_the_end == 3
+
+
+def test_a_shard_that_is_drawn_and_lost_stops_the_run_unless_told_otherwise():
+    with pytest.raises(lp.WorkerLost, match=r"shards \[2\]"):
+        fit(engine=Lossy([2], range(9, 99)), participation=0.5)
+    found = fit(engine=Lossy([2], range(9, 40)), participation=0.5, on_loss="reuse", max_rounds=400)
+    assert error(found) < 1e-8
+
+
+def test_a_shard_is_brought_back_for_the_next_round():
+    class Ill(Lossy):
+        def heal(self, numbers):
+            assert list(numbers) == [2]
+            self.gone = {}
+
+    found = fit(engine=Ill([2], range(4, 99)), on_loss="reuse", retries=0)
+    assert found.run["participation"]["answered"] == [60, 60, 59, 60, 60]
 
 
 def test_a_process_that_was_killed_is_back_in_the_next_round():
@@ -377,6 +410,9 @@ def test_every_run_says_who_took_part(tmp_path):
     with pytest.warns(lp.DegradedWarning):
         label, text, page = told(engine=Lossy([3], range(4, 99)), on_loss="degrade")
     assert label == {"label": "without", "shards": [3], "from_round": 6}
+    with pytest.warns(lp.DegradedWarning):
+        late, *_ = told(engine=Lossy(gone={1: range(8, 99), 3: range(4, 99)}), on_loss="degrade")
+    assert late == {"label": "without", "shards": [1, 3], "from_round": 6}
     with pytest.warns(lp.DegradedWarning):
         both, *_ = told(engine=Lossy([3], range(4, 99)), on_loss="degrade", participation=0.5)
     assert both["shards"] == [3]
@@ -448,7 +484,9 @@ def test_a_chance_is_a_number(bad):
         lp.Faults(participation=bad)
 
 
-@pytest.mark.parametrize("method", ["auto", *COLLECTED[:4], "dpi:wire=bfloat16"])
+@pytest.mark.parametrize(
+    "method", ["auto", *COLLECTED[:4], "dpi:wire=bfloat16", "local_power:wire=float32"]
+)
 def test_methods_that_need_exact_products_do_not_reuse(method):
     with pytest.raises(ValueError, match=r"on_loss='reuse' .*'local_power' or 'dpi'.*more retries"):
         fit(method, on_loss="reuse")

@@ -205,7 +205,7 @@ class Retrying(Engine):
         `answered` is how often shards replied in so many `rounds`, with the chance `rate` in each.
         """
         lost = [fault for fault in self.faults if fault.what == "lost"]
-        again = {n for fault in self.faults if "again" in fault.then for n in fault.shards}
+        again = {number for fault in self.faults for number in fault.shards}
         each = [answered[n] for n in range(len(self.rows))]
         counts = {"rounds": rounds, "answered": each, "reused": self.reused}
         sampled = {"rate": rate, **counts} if rate < 1 else {}
