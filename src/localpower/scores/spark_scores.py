@@ -16,6 +16,7 @@ from localpower.core.linalg import Array
 from localpower.data.blocks import choose, listed
 from localpower.engines.blas import one_thread_in_worker
 from localpower.engines.spark import BATCH, MAKERS, _kind
+from localpower.scores.spark_vectors import fits, projected
 from localpower.scores.steps import Step
 from localpower.scores.tables import block_of, check_kept, refuse_kept
 
@@ -61,6 +62,13 @@ def _frame(step: Step, frame: Any, keep: Sequence[str] | None) -> Any:
     from pyspark.sql.types import StructField, StructType
 
     columns = _columns(step, frame, keep)
+    vectors = columns.names[0]
+    if (
+        columns.vector
+        and isinstance(frame.schema[vectors].dataType, VectorUDT)
+        and fits(step, frame)
+    ):
+        return projected(step, frame, vectors, columns.kept)
     fields = [frame.schema[name] for name in columns.kept]
     schema = StructType([*fields, StructField(step.made, VectorUDT(), False)])
     return frame.mapInArrow(partial(_batches, step, columns), schema)
