@@ -39,7 +39,7 @@ def projected(step: Step, frame: Any, vectors: str, kept: Sequence[str]) -> Any:
             functions.raise_error(functions.lit(refused))
         )
 
-    rows, scores = functions.col(_quoted(vectors)), functions.col(COLUMNS[2])
+    rows, scores = functions.col(quoted(vectors)), functions.col(COLUMNS[2])
     inside, made = functions.unwrap_udt(rows), functions.unwrap_udt(scores)["values"]
     wide = functions.coalesce(inside["size"], functions.size(inside["values"])) == step.width
     short = (
@@ -48,7 +48,7 @@ def projected(step: Step, frame: Any, vectors: str, kept: Sequence[str]) -> Any:
     )
     finite = (functions.array_max(made) < np.inf) & (functions.array_min(made) > -np.inf)
     nan = f"NaN or infinity in column {vectors!r}; remove such rows or fill in values"
-    names = [_quoted(name) for name in kept]
+    names = [quoted(name) for name in kept]
     frame = frame.select(*names, checked(wide, rows, short).alias(COLUMNS[0]))
     for model in _models(step):
         frame = model.transform(frame)
@@ -94,6 +94,6 @@ def _models(step: Step) -> list[Any]:
     ]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A name with dots as one name."""
     return "`" + name.replace("`", "``") + "`"

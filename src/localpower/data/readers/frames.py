@@ -66,8 +66,8 @@ def frame_blocks(data: Any, options: Options, where: str = "data") -> Iterator[B
     return None
 
 
-def is_lazy(data: Any) -> bool:
-    """Tell what a cluster makes when it is needed."""
+def is_lazy_frame(data: Any) -> bool:
+    """Tell an array or a frame of Dask."""
     return (_kind(data) or "").startswith("dask")
 
 
