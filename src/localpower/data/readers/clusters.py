@@ -89,7 +89,8 @@ def _spark_rows(frame: Any, options: Options) -> Closed:
     if not options.gaps:
         return rows, {}
     if options.missing == "drop":
-        whole = rows.dropna()
+        safe = rows.toDF(*(f"c{i}" for i in range(len(taken))))  # names are not quoted there
+        whole = safe.dropna().toDF(*taken)
         left = rows.count() - whole.count()
         return (whole, {"rows_left_out": left}) if left else (rows, {})
     columns = [rows["`" + name.replace("`", "``") + "`"] for name in taken]
