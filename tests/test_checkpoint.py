@@ -23,6 +23,7 @@ from localpower.core.evidence import draw
 from localpower.core.files import replacing
 from localpower.core.ledger import Round
 from localpower.engines.inline import Inline
+from localpower.methods import method_from
 from localpower.methods.block_lanczos import LanczosState
 from localpower.methods.exact import FactoredState
 from localpower.methods.local_ritz import RitzState
@@ -140,6 +141,25 @@ def test_torn_and_foreign_files_are_refused(tmp_path):
         path.write_bytes(foreign)
         with pytest.raises(lp.DataError, match="not a checkpoint of this version"):
             fit(path, resume=True, **RUNS["local_ritz"])
+
+
+def test_auto_goes_on_with_the_method_that_it_had_come_to(tmp_path, monkeypatch):
+    monkeypatch.setattr("localpower.iteration.ROUNDS", 3)
+    monkeypatch.setattr("localpower.iteration.PATIENCE", 0)
+    X = np.random.default_rng(0).standard_normal((1100, 1050))
+    path, options = tmp_path / "run.ck", {"engine": "inline", "tol": 1e-8}
+    whole = fit(None, X, **options)
+    assert "tsqr followed" in whole.run["why"]
+    assert [record.round for record in whole.history] == list(range(1, 8))
+    assert all(record.steps >= 0 for record in whole.history)
+    for rounds in range(1, 8):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lp.ConvergenceWarning)
+            fit(path, X, callback=lambda r, _, last=rounds: r.round == last, **options)
+        again = fit(path, X, resume=True, **options)
+        assert same_run(again, whole)
+        assert again.run["method"] == "tsqr"
+        path.unlink()
 
 
 def test_a_missing_checkpoint_starts_anew_and_every_says_how_often_it_is_written(
@@ -612,9 +632,9 @@ def test_a_writer_keeps_final_reasons_only(tmp_path, reason):
     assert [writer.due(replace(point.state, round=t), ends=False) for t in (2, 3, 6)] == [0, 1, 1]
     assert writer.due(point.state, ends=True)
     writer.keep(point)
-    assert writer.found(lp.LocalPower()).reason == ("angle" if reason == "angle" else None)
+    assert writer.found([lp.LocalPower()]).reason == ("angle" if reason == "angle" else None)
     unwanted = replace(writer, where=replace(where, resume=False))
-    assert unwanted.found(lp.LocalPower()) is None
+    assert unwanted.found([lp.LocalPower()]) is None
     assert not CheckpointWriter(None, {}).due(point.state, ends=True)
     assert not replace(writer, missing={2}).due(point.state, ends=True)
 
@@ -690,20 +710,26 @@ def test_a_state_is_read_as_it_was_written_to_the_last_bit(tmp_path, kind, more)
     records = (Round("iterate", "PowerSteps", 1, 2, 3, 4, 5, 6, True),)
     point = Snapshot(full_state(kind, **more), history, records, "angle")
     checkpoint.save(path, point, identity)
-    again = checkpoint.load(path, identity, kind)
+    methods = map(method_from, ("local_power", "local_ritz", "block_lanczos", "tsqr"))
+    whose = [method for method in methods if method.state_type is kind]
+    again = checkpoint.load(path, identity, whose)
     assert same(point.state, again.state)
     assert (again.history, again.records, again.reason) == (history, records, "angle")
+    checkpoint.save(path, replace(point, leg=1, before=(2, 3), over=True), identity)
+    again = checkpoint.load(path, identity, [lp.LocalPower(), *whose])
+    assert (again.leg, again.before, again.over) == (1, (2, 3), True)
+    assert same(point.state, again.state)
     content = path.read_bytes()
     for name in identity:
         with pytest.raises(lp.DataError, match=f"another run, with other {name}"):
-            checkpoint.load(path, identity | {name: 2}, kind)
+            checkpoint.load(path, identity | {name: 2}, whose)
     for wrong, message in (
         (content[:-1] + bytes([content[-1] ^ 1]), "torn or damaged"),
         (b"LPCK0001" + content[8:], "not a checkpoint of this version"),
     ):
         path.write_bytes(wrong)
         with pytest.raises(lp.DataError, match=message):
-            checkpoint.load(path, identity, kind)
+            checkpoint.load(path, identity, whose)
 
 
 def test_a_digest_tells_shapes_and_types_apart_not_only_to_the_last_bit():

@@ -14,6 +14,7 @@ from typing import Any
 from localpower.core.checks import count_or_share, one_of, sine, whole
 from localpower.data.memory import budget as memory_budget
 from localpower.data.readers.foreign import engine_of, is_stream
+from localpower.data.reading import LazySource
 from localpower.data.source import load_block
 from localpower.engines.base import Engine
 from localpower.engines.registry import abort_peers, at_hand, connect, terminable
@@ -173,7 +174,7 @@ def svd(
     except Exception as error:
         abort_peers(engine, error)
         raise
-    engine = at_hand(engine, engine_of(data))
+    engine = at_hand(engine, engine_of(data.data if isinstance(data, LazySource) else data))
     with ExitStack() as around:
         around.enter_context(terminable())
         around.enter_context(display)

@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -44,12 +44,20 @@ REMEDIES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """Where a run stands: its state, what it did so far, and why it ended if it did."""
+    """Where a run stands: its state, what it did so far, and why it ended if it did.
+
+    `leg` is the number of its method, where several follow each other. Those before took so many
+    rounds and steps, `before`, which are among those of the state. It may be `over`, so that the
+    next method is to follow.
+    """
 
     state: State
     history: tuple[Record, ...]
     records: tuple[Round, ...]
     reason: str | None
+    leg: int = 0
+    before: tuple[int, int] = (0, 0)
+    over: bool = False
 
 
 def digest(*parts: Any) -> str:
@@ -107,6 +115,9 @@ def save(path: str | os.PathLike[str], point: Snapshot, identity: Mapping[str, A
         "history": [asdict(record) for record in point.history],
         "records": [asdict(record) for record in point.records],
         "reason": point.reason,
+        "leg": point.leg,
+        "before": point.before,
+        "over": point.over,
     }
     content = io.BytesIO()
     text = np.frombuffer(json.dumps(description).encode(), np.uint8)
@@ -117,8 +128,10 @@ def save(path: str | os.PathLike[str], point: Snapshot, identity: Mapping[str, A
         stream.write(body)
 
 
-def load(path: str | os.PathLike[str], identity: Mapping[str, Any], kind: type[State]) -> Snapshot:
-    """Read a checkpoint of the very same run, whose states are of this `kind`.
+def load(
+    path: str | os.PathLike[str], identity: Mapping[str, Any], methods: Sequence[Method]
+) -> Snapshot:
+    """Read a checkpoint of the very same run, which has a state of one of these methods.
 
     Refuse a torn, foreign or other one.
     """
@@ -152,11 +165,15 @@ def load(path: str | os.PathLike[str], identity: Mapping[str, Any], kind: type[S
             inner |= {key.partition(".")[2]: x for key, x in description["numbers"].items()
                       if key.startswith("probes.")}  # fmt: skip
         parts[name] = Probes(**inner) if name == "probes" else tuple(map(inner.get, sorted(inner)))
+    leg = description.get("leg", 0)
     return Snapshot(
-        state=kind(**parts, **numbers),
+        state=methods[leg].state_type(**parts, **numbers),
         history=tuple(Record(**record) for record in description["history"]),
         records=tuple(Round(**record) for record in description["records"]),
         reason=description["reason"],
+        leg=leg,
+        before=tuple(description.get("before", (0, 0))),
+        over=description.get("over", False),
     )
 
 
@@ -191,11 +208,11 @@ class CheckpointWriter:
         if self.where is not None:
             check_place(self.where.path, size)
 
-    def found(self, method: Method) -> Snapshot | None:
+    def found(self, methods: Sequence[Method]) -> Snapshot | None:
         """Read the checkpoint, if there is one and it is wanted."""
         if self.where is None or not self.where.resume or not os.path.exists(self.where.path):
             return None
-        return load(self.where.path, self.identity, method.state_type)
+        return load(self.where.path, self.identity, methods)
 
     def due(self, state: State, ends: bool) -> bool:
         """Whether to write the state: it is time, or the run ends."""

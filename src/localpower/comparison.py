@@ -20,6 +20,8 @@ from localpower.core.errors import ConvergenceWarning, DataHint, LocalPowerError
 from localpower.core.ledger import Record
 from localpower.core.linalg import Array
 from localpower.core.text import WIDE, counted, duration, frame, html_table, size, table
+from localpower.data.readers.clusters import is_lazy
+from localpower.data.reading import read
 from localpower.data.source import Source, open_source
 from localpower.diagnostics.distance import subspace_distance
 from localpower.engines.base import Engine
@@ -247,7 +249,10 @@ def compare(
     with ExitStack() as stack:
         stack.enter_context(display)
         display.stage("reading data")
-        source = open_source(data, memory=memory, shards=workers)
+        if is_lazy(data):  # stays where it is, if the engine can work there
+            source: Source = read(data, memory=memory)
+        else:
+            source = open_source(data, memory=memory, shards=workers)
         if source is not data:
             stack.callback(source.close)
         stack.enter_context(warnings.catch_warnings())

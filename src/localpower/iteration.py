@@ -42,43 +42,79 @@ def doubt_of(rule: StoppingRule, rng: np.random.Generator) -> Doubt | None:
 class Relay:
     """The states of a method, and of the next one where the first does not get there.
 
-    A leg is a method, its states, and how many rounds it has; None is any number.
+    A leg is a method, its states, and how many rounds it has; None is any number. Methods that ran
+    earlier, `leg` of them, took so many rounds and steps, `before`.
     """
 
-    def __init__(self, legs: Sequence[tuple[Any, Iterator[State], int | None]]) -> None:
+    def __init__(
+        self,
+        legs: Sequence[tuple[Any, Iterator[State], int | None]],
+        before: tuple[int, int] = (0, 0),
+        leg: int = 0,
+    ) -> None:
         self._legs = list(legs)
-        self._skipped = False
-        self.method: Any = None
+        self._last = leg + len(legs) - 1
+        self.over = False  # whether the next method follows the last state
+        self.method: Any = legs[0][0]
+        self.before = before
 
     def __iter__(self) -> Iterator[State]:
-        before = 0
+        done = self.before
         while self._legs:
             self.method, states, rounds = self._legs.pop(0)
-            self._skipped = False
-            done = before
+            self.over = False
+            self.before = before = done
             for state in islice(states, rounds if self._legs else None):
-                done = before + state.round
-                yield replace(state, round=done) if before else state
-                if self._skipped:
+                done = before[0] + state.round, before[1] + state.steps
+                yield replace(state, round=done[0], steps=done[1]) if before[0] else state
+                if self.over:
                     break
-            before = done
+
+    @property
+    def leg(self) -> int:
+        """The number of the method that runs."""
+        return self._last - len(self._legs)
 
     def skip(self) -> bool:
         """Go on with the next method, if there is one."""
-        self._skipped = bool(self._legs)
-        return self._skipped
+        self.over = bool(self._legs)
+        return self.over
 
 
-def relay_of(choice: Choice, engine: Engine, start: Start, growth: Growth | None = None) -> Relay:
-    """The method that was chosen, and what follows where it is too slow or not exact enough."""
+def relay_of(
+    choice: Choice,
+    engine: Engine,
+    start: Start,
+    growth: Growth | None = None,
+    past: Snapshot | None = None,
+) -> Relay:
+    """The method that was chosen, and what follows where it is too slow or not exact enough.
+
+    From a `past` on, the method whose state it has goes on, for the rounds that it has left.
+    """
     patience = max(ROUNDS, PATIENCE * choice.rounds)
     doubt = start.doubt  # later probes share the chance to be misled with earlier ones
     doubt = None if doubt is None else replace(doubt, before=MOST_DRAWS + 1)
-    later = replace(start, state=None, doubt=doubt)
-    legs = [(choice.method, start), *((method, later) for method in choice.others)]
-    if growth is not None:
-        return Relay([(m, growth.states(m, engine, begin), patience) for m, begin in legs])
-    return Relay([(method, method.states(engine, begin), patience) for method, begin in legs])
+    later = replace(start, state=None, doubt=doubt, rng=start.rng.spawn(1)[0])
+    legs = [(choice.method, start, patience)]
+    legs += [(method, later, patience) for method in choice.others]
+    before = (0, 0)
+    if past is not None:
+        del legs[: past.leg]
+        before, (method, begin, _) = past.before, legs[0]
+        own = past.state.round - before[0], past.state.steps - before[1]
+        if len(legs) > 1 and (past.over or own[0] >= patience):
+            before = past.state.round, past.state.steps
+            del legs[0]
+        else:
+            state = replace(past.state, round=own[0], steps=own[1])
+            legs[0] = method, replace(begin, state=state), patience - own[0]
+    states = [
+        m.states(engine, begin) if growth is None else growth.states(m, engine, begin)
+        for m, begin, _ in legs
+    ]
+    first = 1 + len(choice.others) - len(legs)
+    return Relay([(m, own, n) for (m, _, n), own in zip(legs, states, strict=True)], before, first)
 
 
 def follow(
@@ -113,7 +149,8 @@ def follow(
                 ended = bool(callback(record, state.answer()))
         if writer.due(state, ended or reason is not None):
             records = engine.ledger.phase("iterate").records
-            writer.keep(Snapshot(state, tuple(history), records, reason))
+            done = state, tuple(history), records, reason
+            writer.keep(Snapshot(*done, states.leg, states.before, states.over))
         if ended or reason is not None:
             reason = "callback" if ended else reason
             break

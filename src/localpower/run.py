@@ -265,15 +265,14 @@ class Run:
         self.engine.phase = "iterate"
         writer = CheckpointWriter(asked.checkpoint, self.identity(), self.retrying.missing)
         writer.check(source.columns * self.width * source.dtype.itemsize)
-        past = writer.found(self.method)
+        past = writer.found([self.method, *self.choice.others])
         begin = past.state if past is not None else self.warm_state()
         doubt = doubt_of(self.rule, asked.rng)
         start = Start(self.rank, self.width, asked.rng, self.tol, doubt, begin)
-        others = () if asked.checkpoint is not None else self.choice.others
         growth = growth_of(self.share, asked.rng)
         rate, last = asked.faults.participation, self.retrying.last if self.reuses else None
         engine = present(self.engine, rate, asked.rng, last)
-        relay = relay_of(replace(self.choice, others=others), engine, start, growth)
+        relay = relay_of(self.choice, engine, start, growth, past)
         limits = self.rule.max_rounds, self.rule.max_bytes, self.rule.max_seconds
         goal = Goal(self.tol, *limits) if self.method.iterates else Goal()
         self.display.stage(self.method.name, goal)
@@ -286,8 +285,7 @@ class Run:
         if self.share is not None:
             self.rank, self.width = self.outcome.state.rank, self.outcome.state.basis.shape[1]
             self.run |= {"rank": self.rank, "width": self.width}
-        if relay.method not in (None, self.method):
-            assert relay.method is not None
+        if relay.method != self.method:
             self.method = relay.method
             why = f"{self.choice.why}; that did not reach the tolerance, so {self.method} followed"
             self.run |= described_method(self.method) | {"why": why}
@@ -296,6 +294,8 @@ class Run:
         """What must be the same for a run to go on from a checkpoint."""
         known = {name: self.run[name] for name in IDENTITY} | self.method.identity()
         known |= {} if self.share is None else {"share": self.share.part}
+        if self.choice.others:
+            known["methods that follow"] = [str(method) for method in self.choice.others]
         return known | self.origin | {"shards": list(self.engine.rows), "data": self.checksum}
 
     def warm_state(self) -> State | None:

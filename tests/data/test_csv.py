@@ -159,6 +159,40 @@ def test_the_layout_is_found(write, parser, monkeypatch, content, chunk):
     np.testing.assert_array_equal(read(write(content)), [[1, 2], [3, 4]])
 
 
+HASHED = {
+    "ids": "id,a,b\nx,1,2\n#7,3,4\n",
+    "ids only": "id,a,b\n#6,1,2\n#7,3,4\n",
+    "names": "#id,a,b\nx,1,2\ny,3,4\n",
+    "names of numbers": "# made by, me, now\n#id,a,b\n0,1,2\n5,3,4\n",
+    "all, and comments": "# of a, run, x\n#id,a,b\nv,1,2\n# not, one\n\n#7,3,4\n#\n",
+}
+
+
+@pytest.mark.parametrize("content", HASHED.values(), ids=HASHED)
+@pytest.mark.parametrize("chunk", [4, text.CHUNK])
+def test_a_line_with_a_hash_is_a_row_where_its_first_field_may_be_text(
+    write, parser, monkeypatch, content, chunk
+):
+    monkeypatch.setattr(text, "CHUNK", chunk)
+    path = write(content)
+    np.testing.assert_array_equal(read(path, columns=["a", "b"]), [[1, 2], [3, 4]])
+    assert names(path, drop=[0]) == ("a", "b")
+    labels = np.concatenate([block.labels for block in read_csv(path, Options(label=0))])
+    assert len(labels) == 2
+    if "#6" in content:
+        assert labels.tolist() == ["#6", "#7"]
+
+
+def test_rows_of_numbers_that_are_commented_out_are_no_rows(write, parser):
+    np.testing.assert_array_equal(read(write("a,b\n1,2\n#5,6\n3,4\n")), [[1, 2], [3, 4]])
+    same = write("#id,a\n1,2\n3,4\n")
+    assert names(same) == ("#id", "a")
+    assert names(same, header=True) == ("#id", "a")
+    assert names(same, header=False) is None
+    assert names(write("# made, by\n1,2\n3,4\n")) is None
+    assert names(write("#made by\na,b\n3,4\n")) == ("a", "b")
+
+
 def test_names_are_those_of_the_header(write):
     assert names(write('"a,x", b ,"c ""d"""\n1,2,3\n')) == ("a,x", "b", 'c "d"')
     assert names(write("1,2\n3,4\n")) is None

@@ -174,8 +174,18 @@ def test_scores_and_left_vectors_of_a_lazy_source_stay_with_dask(engine, kind):
         assert scores.compute().index.tolist() == np.flatnonzero(KEPT).tolist()
 
 
-def test_methods_are_compared_on_a_lazy_source(engine):
+@pytest.mark.usefixtures("_not_here")
+@pytest.mark.parametrize("how", ["read", "as it is"])
+def test_methods_are_compared_where_the_rows_are(engine, how):
     rows = lp.read(lazily(FULL), label="kind", drop=["name"])
+    if how == "as it is":
+        rows = lazily(FULL)[list("abcde")]
     found = lp.compare(rows, 2, methods={"mine": "dpi", "other": "gram"}, engine=engine, rng=0)
     assert not found.missing
     assert found.run["workers"] == 4
+
+
+def test_an_open_client_works_on_a_lazy_source_where_no_engine_is_named(engine):
+    rows = lp.read(lazily(FULL), label="kind", drop=["name"])
+    with engine.client.as_current(), pytest.warns(lp.DataHint, match="data belong to dask"):
+        assert lp.pca(rows, 2, rng=0).run["held"]

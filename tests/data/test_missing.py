@@ -237,15 +237,17 @@ LABELS = {"number": [1, None, 3], "text": ["p", None, "r"]}
 
 
 @pytest.mark.parametrize("kind", LABELS)
-@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, "csv"])
-def test_a_missing_label_does_not_cost_the_row(tmp_path, make, kind):
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, "csv", "parquet"])
+@pytest.mark.parametrize("missing", [None, "drop"])
+def test_a_missing_label_does_not_cost_the_row(tmp_path, make, kind, missing):
     columns = {"a": [1.0, 2.0, 3.0], "y": LABELS[kind]}
-    if make == "csv":
-        data = tmp_path / "x.csv"
-        pd.DataFrame(columns).to_csv(data, index=False)
+    if isinstance(make, str):
+        data = tmp_path / f"x.{make}"
+        save = "to_csv" if make == "csv" else "to_parquet"
+        getattr(pd.DataFrame(columns), save)(data, index=False)
     else:
         data = make(columns)
-    source = lp.read(data, label="y", missing="drop")
+    source = lp.read(data, label="y", missing=missing)
     assert source.rows == 3
     expected = ["p", "", "r"] if kind == "text" else [1, np.nan, 3]
     np.testing.assert_array_equal(source.labels, expected)

@@ -359,6 +359,15 @@ def shares(concentration, seed=0):
     return np.array(counts).T / 500
 
 
+def test_rows_without_a_label_are_dealt_as_those_of_one_label():
+    labels = np.where(np.arange(300) % 3, np.nan, 1.0)
+    told = dirichlet(labelled(300, labels), 4, np.random.default_rng(3), 0.5)
+    same = dirichlet(
+        labelled(300, np.nan_to_num(labels, nan=2.0)), 4, np.random.default_rng(3), 0.5
+    )
+    same_partition(told, same)
+
+
 def test_a_dirichlet_deal_is_seeded():
     assert np.array_equal(shares(0.5, 3), shares(0.5, 3))
     assert not np.array_equal(shares(0.5, 3), shares(0.5, 4))

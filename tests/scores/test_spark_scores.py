@@ -1,4 +1,4 @@
-"""Scores of Spark's data stay with Spark: one `MapInArrow` in the plan, RDDs and row matrices."""
+"""Scores of Spark's data stay with Spark: one map or projection in the plan, RDDs, row matrices."""
 
 import os
 import shutil
@@ -83,6 +83,40 @@ def test_a_column_of_vectors_is_taken(session, kind):
     rows = [(n, vector(n, row)) for n, row in enumerate(A)]
     scores = PLAIN.transform(session.createDataFrame(rows, ["id", "features"]))
     assert np.abs(gathered(scores) - WANTED).max() <= 1e-12
+
+
+@pytest.mark.parametrize(("far", "models"), [(0.0, 1), (50.0, 2), (1e6, 2)])
+def test_vectors_are_projected_in_the_jvm_without_cancellation(session, far, models):
+    from pyspark.ml.linalg import Vectors
+
+    rows = A - 50 + far
+    model = lp.pca(rows, 3, rng=0) if far else lp.svd(rows, 3, rng=0)
+    listed = [(n, Vectors.dense(row)) for n, row in enumerate(rows)]
+    scores = model.transform(session.createDataFrame(listed, ["id", "a.b`c"]))
+    assert scores.columns == ["id", "a.b`c", "scores"]
+    plan = plan_of(scores)
+    assert not any(word in plan for word in ("Python", "Arrow", "Exchange"))
+    assert plan.count("UDF(") == models  # of Spark: one that multiplies, one that subtracts
+    wanted = model.transform(rows)
+    assert np.abs(gathered(scores) - wanted).max() <= 1e-12
+
+
+def test_vectors_that_cannot_be_projected_are_named(session):
+    from pyspark.ml.linalg import Vectors, VectorUDT
+    from pyspark.sql.types import StructField, StructType
+
+    cases = [
+        (None, "'v' has rows without a vector of 6 numbers"),
+        (Vectors.dense([1.0] * 7), "'v' has rows without a vector of 6 numbers"),
+        (Vectors.sparse(5, {1: 1.0}), "'v' has rows without a vector of 6 numbers"),
+        (Vectors.dense([1.0] * 5 + [np.nan]), "NaN or infinity in column 'v'"),
+        (Vectors.dense([1.0] * 5 + [-np.inf]), "NaN or infinity in column 'v'"),
+    ]
+    schema = StructType([StructField("v", VectorUDT())])
+    for vector, match in cases:
+        rows = session.createDataFrame([(Vectors.dense(A[0]),), (vector,)], schema)
+        with pytest.raises(Exception, match=match):
+            PLAIN.transform(rows).collect()
 
 
 def test_rdds_and_row_matrices_give_the_same(session):

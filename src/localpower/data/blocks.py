@@ -178,14 +178,6 @@ def missing_value(where: Path | str, row: int, name: str) -> DataError:
     )
 
 
-def missing_label(where: Path | str, row: int, name: str) -> DataError:
-    """Say that there is a null among labels."""
-    return DataError(
-        f"{where}, row {row}, column {name!r}: the label is missing (null); write one, or give "
-        "missing='drop', which keeps the row and leaves its label empty"
-    )
-
-
 def refuse_empty(present: NDArray[Any], names: Sequence[str] | None) -> None:
     """Refuse columns of which no value is `present`: they have no mean."""
     if not present.all():

@@ -98,8 +98,9 @@ def dirichlet(
     The smaller the concentration, the more the shards differ; without labels, in size only.
     """
     label = np.zeros(source.rows, int) if source.labels is None else _labels(source)
+    kinds, label = np.unique(label, return_inverse=True)  # those that are nan are one kind
     shard = np.empty(source.rows, np.intp)
-    for kind in np.unique(label):
+    for kind in range(len(kinds)):
         rows = rng.permutation(np.flatnonzero(label == kind))
         shares = rng.dirichlet(np.full(workers, concentration))
         ends = np.round(np.cumsum(shares) * len(rows)).astype(int)

@@ -10,8 +10,10 @@ from typing import Any
 
 from localpower.core.errors import DataHint, warn
 from localpower.data.blocks import Options
+from localpower.data.memory import budget
 from localpower.data.missing import TOLD
-from localpower.data.readers.frames import is_lazy, rows_in_place
+from localpower.data.readers.clusters import in_place, is_lazy, width
+from localpower.data.readers.foreign import engine_of
 from localpower.data.source import Source, open_source
 
 
@@ -43,10 +45,16 @@ class LazySource(Source):
         """
         if self._there is None:
             with nullcontext() if client is None else client.as_current():
-                self._there = rows_in_place(self.data, self._options)
+                self._there = in_place(self.data, self._options)
             for name, count in self._there[1].items():
                 warn(f"data: {count} {TOLD[name]}", DataHint)
         return self._there
+
+    @property
+    def columns(self) -> int:
+        """Columns that are wanted, which are known before rows are."""
+        count = None if self._here else width(self.data, self._options)
+        return self.here().columns if count is None else count
 
     def close(self) -> None:
         """Remove temporary files."""
@@ -54,10 +62,12 @@ class LazySource(Source):
             self._here.close()
 
     def __repr__(self) -> str:
-        rows, columns = self.data.shape
-        shape = f"{rows if isinstance(rows, int) else '?'} rows × {columns} columns"
-        kind, how = type(self.data).__name__, self._options.told()
-        return f"<Source of a Dask {kind}: {shape}{how}, not read yet>"
+        owner, kind = str(engine_of(self.data)).title(), type(self.data).__name__
+        shape, how = getattr(self.data, "shape", None), self._options.told()
+        if isinstance(shape, tuple):
+            rows, columns = shape
+            kind += f": {rows if isinstance(rows, int) else '?'} rows × {columns} columns"
+        return f"<Source of a {owner} {kind}{how}, not read yet>"
 
 
 def _read_here(name: str) -> property:
@@ -66,6 +76,7 @@ def _read_here(name: str) -> property:
 
 for entry in fields(Source):
     setattr(LazySource, entry.name, _read_here(entry.name))
+LazySource.memory = property(lambda source: budget(source._how[2]))  # type: ignore[assignment]
 
 
 def read(

@@ -14,6 +14,7 @@ import numpy as np
 from localpower.core.errors import DataError
 from localpower.data.blocks import Options
 from localpower.data.readers.foreign import engine_of, is_remote
+from localpower.data.readers.frames import is_lazy_frame
 from localpower.data.reading import LazySource
 from localpower.scores.files import Written, write
 from localpower.scores.passes import Pass, stacked
@@ -99,7 +100,7 @@ def _mapped(
     memory: int | str | None,
 ) -> Any:
     keep = None if keep is None else tuple([keep] if isinstance(keep, str) else keep)
-    if isinstance(data, LazySource) and out is None:
+    if isinstance(data, LazySource) and (out is None or not is_lazy_frame(data.data)):
         data, _ = data.in_place()
     engine = engine_of(data)
     if engine is None and isinstance(data, list | tuple) and any(map(is_remote, data)):

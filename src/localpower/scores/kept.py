@@ -95,10 +95,7 @@ def _of_csv(path: Path, names: Sequence[str], options: Options) -> Iterator[dict
             below = _below(chunk, layout.header)
             offsets = _fields(below.data, layout)
             if offsets is None:
-                rows = [
-                    layouts.split(line, layout.delimiter, path, number)
-                    for number, line in layouts.numbered_rows(below)
-                ]
+                rows = [fields for *_, fields in layouts.numbered_rows(below, layout)]
                 found = [[row[at].strip("\r\n") for row in rows] for at in places]
             else:
                 found = [_texts(below.data, offsets, at, layout.count) for at in places]

@@ -14,6 +14,7 @@ from localpower.core.errors import DataError
 from localpower.core.linalg import Array
 from localpower.data.blocks import choose, listed
 from localpower.engines.blas import one_thread_in_worker
+from localpower.scores.spark_vectors import fits, projected, quoted
 from localpower.scores.steps import Step
 from localpower.scores.tables import block_of, check_kept, refuse_kept
 from localpower.worker.vectors import row_batches, stack_sparse
@@ -53,6 +54,11 @@ class Columns:
     vector: bool
     kept: tuple[str, ...]
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """What batches hold, in this order, whatever they call it."""
+        return tuple(dict.fromkeys([*self.kept, *self.names]))
+
 
 def _frame(step: Step, frame: Any, keep: Sequence[str] | None) -> Any:
     """The frame, or the columns of it that are kept, and a column of vectors."""
@@ -60,9 +66,18 @@ def _frame(step: Step, frame: Any, keep: Sequence[str] | None) -> Any:
     from pyspark.sql.types import StructField, StructType
 
     columns = _columns(step, frame, keep)
+    vectors = columns.names[0]
+    if (
+        columns.vector
+        and isinstance(frame.schema[vectors].dataType, VectorUDT)
+        and fits(step, frame)
+    ):
+        return projected(step, frame, vectors, columns.kept)
     fields = [frame.schema[name] for name in columns.kept]
     schema = StructType([*fields, StructField(step.made, VectorUDT(), False)])
-    return frame.mapInArrow(partial(_batches, step, columns), schema)
+    needed = [quoted(name) for name in columns.needed]
+    plain = frame.select(*needed).toDF(*(f"c{i}" for i in range(len(needed))))  # Spark quotes none
+    return plain.mapInArrow(partial(_batches, step, columns), schema)
 
 
 def _columns(step: Step, frame: Any, keep: Sequence[str] | None) -> Columns:
@@ -106,6 +121,7 @@ def _batches(step: Step, columns: Columns, batches: Iterable[Any]) -> Iterator[A
     import pyarrow as pa
 
     for batch in batches:
+        batch = pa.RecordBatch.from_arrays(batch.columns, list(columns.needed))
         with one_thread_in_worker():
             rows = _vectors(batch, columns) if columns.vector else _numbers(batch, columns)
             values = step.of_block(rows, "a batch of data") if len(batch) else None

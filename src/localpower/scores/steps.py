@@ -41,8 +41,10 @@ class Step(ABC):
         """Take what is needed of a model."""
         names = result.run.get("names")
         columns = None if names is None else tuple(map(str, names))
-        return cls(result.components, result.mean, result.scale, columns)
+        spread = float(np.sqrt(result.explained_variance.sum()))
+        return cls(result.components, result.mean, result.scale, columns, spread)
 
+    spread: float = 0.0  # how far rows are from their mean, in units of the scale
     taken: str = "rows"  # what it takes, and what it makes
     made: str = "scores"
     prefix: str = "pc"  # of the names of scores

@@ -23,7 +23,6 @@ from localpower.data.blocks import (
     block_rows,
     check_columns,
     choose,
-    missing_label,
     missing_value,
     no_label,
     refusing_damage,
@@ -156,7 +155,7 @@ def batch_blocks(pa: ModuleType, batches: Iterable[Any], plan: Plan) -> Iterator
             batch.validate()  # numpy would read past buffers that are too short
             labels = None
             if plan.label is not None:
-                labels = _labels(pa, batch.column(plan.label), plan, row)
+                labels = _labels(pa, batch.column(plan.label), plan)
             columns = [_view(pa, batch.column(name), name, plan, row) for name in plan.names]
             row += batch.num_rows
             del batch  # or two would be in memory when the next one is read
@@ -291,6 +290,10 @@ def _view(pa: ModuleType, column: Any, name: str, plan: Plan, row: int) -> NDArr
     if column.null_count and not plan.gaps:
         nulls = column.is_null().to_numpy(zero_copy_only=False)
         raise missing_value(plan.where, row + int(np.argmax(nulls)), name)
+    return _numbers(pa, column)
+
+
+def _numbers(pa: ModuleType, column: Any) -> NDArray[Any]:
     if pa.types.is_decimal(column.type) or (
         column.null_count and not pa.types.is_floating(column.type)
     ):
@@ -298,15 +301,13 @@ def _view(pa: ModuleType, column: Any, name: str, plan: Plan, row: int) -> NDArr
     return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def _labels(pa: ModuleType, column: Any, plan: Plan, row: int) -> NDArray[Any]:
+def _labels(pa: ModuleType, column: Any, plan: Plan) -> NDArray[Any]:
     assert plan.label is not None
     column.validate(full=True)  # offsets and indices into text are not looked at otherwise
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if column.null_count and not plan.gaps:
-        raise missing_label(plan.where, row + column.to_pylist().index(None), plan.label)
     if not _is_text(pa, column.type):
-        return _view(pa, column, plan.label, plan, row)
+        return _numbers(pa, column)  # one that is missing is nan
     values = column.to_pylist()
     return text_labels([value or "" for value in values], plan.where)
 

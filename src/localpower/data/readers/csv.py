@@ -24,6 +24,7 @@ from localpower.data.readers.text import Chunk, arrow, parse_in_order, read_chun
 from localpower.worker.kernels import fields
 
 NO_ROW = re.compile(rb"(?m)^(?:%s.*)?\n" % layouts.COMMENT.pattern)
+EMPTY = re.compile(rb"(?m)^\n")
 SHORT = max(map(len, layouts.WORDS))
 LETTER = ~np.isin(np.arange(256), list(b"0123456789.+-"))  # bytes that no number starts with
 SURELY = 1e38  # what is below is finite in float32, too
@@ -102,8 +103,8 @@ def _plain(data: bytes, layout: Layout) -> bytes:
     labels are wanted as they are.
     """
     mark = re.escape(layout.delimiter.encode())
-    if b"#" in data or b"\n\n" in data or data.startswith(b"\n"):
-        data = NO_ROW.sub(b"", data)
+    if (layout.comments and b"#" in data) or b"\n\n" in data or data.startswith(b"\n"):
+        data = (NO_ROW if layout.comments else EMPTY).sub(b"", data)
     if layout.delimiter == " ":
         data = data.replace(b"\t", b" ")
     cut = layout.delimiter.encode()
@@ -139,7 +140,7 @@ def _fields(data: bytes, layout: Layout) -> NDArray[np.int32] | None:
         before, after, lengths = _runs(data, '"', layout.delimiter)
         if layout.label is not None or not (before & after & (lengths == 2)).all():
             return None  # quotes around nothing are a word
-    if b"#" in data and re.search(rb"(?m)^%s" % layouts.COMMENT.pattern, data):
+    if layout.comments and b"#" in data and re.search(rb"(?m)^%s" % layouts.COMMENT.pattern, data):
         return None
     if layout.count == 1 and (data.startswith(b"\n") or b"\n\n" in data):
         return None  # an empty line is no row
@@ -219,17 +220,16 @@ def _labels(fields: list[str]) -> NDArray[Any]:
 def _parse_lines(chunk: Chunk, layout: Layout) -> Parsed:
     values: list[list[float]] = []
     labels: list[str] = []
-    for number, line in layouts.numbered_rows(chunk):
-        fields = layouts.split(line, layout.delimiter, layout.path, number)
-        if len(fields) != layout.count:
+    for number, line, found in layouts.numbered_rows(chunk, layout):
+        if len(found) != layout.count:
             raise DataError(
-                f"{layout.path}, line {number}: found {len(fields)} fields, expected "
+                f"{layout.path}, line {number}: found {len(found)} fields, expected "
                 f"{layout.count} as in the first line; fill in or quote what is missing, or say "
                 f"delimiter=… if fields are not cut at {layout.delimiter!r}"
             )
-        values.append(_row(fields, line, number, layout))
+        values.append(_row(found, line, number, layout))
         if layout.label is not None:
-            labels.append(fields[layout.label])
+            labels.append(found[layout.label])
     rows = np.array(values, dtype=layout.dtype).reshape(-1, len(layout.chosen))
     return rows, None if layout.label is None else _labels(labels)
 

@@ -7,8 +7,7 @@ import io
 import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from localpower.data.readers.text import Chunk, read_chunks, show
 
 DELIMITERS = ",\t;| "  # a blank stands for any run of blanks and tabs
 SAMPLE, SAMPLE_SIZE = 50, 1 << 16  # lines and characters from which the layout is told
-COMMENT = re.compile(rb"#(?![nN]/[aA])")  # what a line without a row starts with
+COMMENT = re.compile(rb"#(?![nN]/[aA])")  # what a line that may be no row starts with
 MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "?", "-"}
+Record = tuple[int, list[str]]  # the number of a line, and its fields
 WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys([*MISSING, '""'], float("nan"))
 
 
@@ -39,6 +39,11 @@ class Layout:
     dtype: np.dtype[Any]
     gaps: bool  # whether values may be missing
 
+    @property
+    def comments(self) -> bool:
+        """Whether a line that starts with # can be no row, as its first field must be a number."""
+        return 0 in self.chosen or self.count == 1
+
     def called(self, number: int) -> str | int:
         """What a user calls the column."""
         return number if self.names is None else self.names[number]
@@ -46,11 +51,13 @@ class Layout:
 
 def find_layout(path: Path, options: Options) -> Layout:
     """Tell how a file is laid out, from its first lines and what was asked for."""
-    lines = _sample(path)
+    lines, hashed = _sample(path)
     if not lines:
         raise DataError(f"{path}: the file is empty; give one with at least one row")
     delimiter = _delimiter([text for _, text in lines], options)
     sample = [(number, split(text, delimiter, path, number)) for number, text in lines]
+    others = [(number, _split_loosely(text, delimiter)) for number, text in hashed]
+    sample = _with_hashed(sample, others, options, path)
     number, first = sample[0]
     has_names = _has_names([fields for _, fields in sample], options, path)
     names = tuple(name.strip() for name in first) if has_names else None
@@ -66,31 +73,73 @@ def find_layout(path: Path, options: Options) -> Layout:
     return layout
 
 
-def _sample(path: Path) -> list[tuple[int, str]]:
-    """Take some lines: two, and more as long as they are not much text."""
+def _sample(path: Path) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Take some lines: two, and more as long as they are not much text.
+
+    Lines that start with # are apart: the last one before all others, and those between them.
+    """
     lines: list[tuple[int, str]] = []
+    hashed: list[tuple[int, str]] = []
     size = 0
     with closing(_records(path)) as records:
-        for number, line in islice(records, SAMPLE):
-            lines.append((number, line))
-            size += len(line)
-            if len(lines) > 1 and size > SAMPLE_SIZE:
+        for number, line in records:
+            if is_hashed(line):
+                hashed = [*(hashed if lines else ()), (number, line)]
+            else:
+                lines.append((number, line))
+                size += len(line)
+            enough = len(lines) > 1 and size > SAMPLE_SIZE
+            if enough or max(len(lines), len(hashed)) == SAMPLE:
                 break
-    return lines
+    return lines, hashed
+
+
+def _with_hashed(
+    sample: list[Record], hashed: list[Record], options: Options, path: Path
+) -> list[Record]:
+    """Add lines that start with # and are no comments: names as ``#id,a,b``, and ids as ``#17``.
+
+    Those are taken for names that have no blank after # and are above rows. Others may be rows if
+    nothing else can be.
+    """
+    number, first = sample[0]
+    alike = [(n, fields) for n, fields in hashed if len(fields) == len(first) > 1]
+    above = [(n, fields) for n, fields in alike if n < number and fields[0][1:2].strip()]
+    wanted = above and options.header is not False
+    guess = replace(options, header=None)
+    if wanted and not _has_names([fields for _, fields in sample], guess, path):
+        return [*above, *sample]
+    return sample if len(sample) > 1 else [*sample, *(pair for pair in alike if pair[0] > number)]
 
 
 def _records(path: Path) -> Generator[tuple[int, str], None, None]:
-    """Yield the lines that are rows or names, with their numbers."""
+    """Yield the lines that are not empty, with their numbers."""
     with closing(read_chunks(path)) as chunks:
         for chunk in chunks:
-            yield from numbered_rows(chunk)
+            yield from numbered_lines(chunk)
 
 
-def numbered_rows(chunk: Chunk) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a chunk that are no comments, with their numbers."""
+def numbered_lines(chunk: Chunk) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a chunk that are not empty, with their numbers."""
     for number, line in enumerate(io.BytesIO(chunk.data), start=chunk.line):
-        if line.strip() and not COMMENT.match(line):
+        if line.strip():
             yield number, decode(line[:-1])
+
+
+def numbered_rows(chunk: Chunk, layout: Layout) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the lines of a chunk that are no comments: number, text and fields of each."""
+    for number, line in numbered_lines(chunk):
+        hashed = is_hashed(line)
+        if hashed and layout.comments:
+            continue
+        fields = split(line, layout.delimiter, layout.path, number)
+        if not hashed or len(fields) == layout.count:
+            yield number, line, fields
+
+
+def is_hashed(line: str) -> bool:
+    """Tell a line that may be a comment."""
+    return line.startswith("#") and COMMENT.match(line.encode()) is not None
 
 
 def decode(line: bytes) -> str:

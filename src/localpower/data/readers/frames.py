@@ -17,7 +17,6 @@ from localpower.data.blocks import (
     block_rows,
     check_columns,
     choose,
-    missing_label,
     missing_value,
     no_label,
     refuse_empty,
@@ -66,8 +65,8 @@ def frame_blocks(data: Any, options: Options, where: str = "data") -> Iterator[B
     return None
 
 
-def is_lazy(data: Any) -> bool:
-    """Tell what a cluster makes when it is needed."""
+def is_lazy_frame(data: Any) -> bool:
+    """Tell an array or a frame of Dask."""
     return (_kind(data) or "").startswith("dask")
 
 
@@ -144,7 +143,7 @@ def _is_sparse(dtype: Any) -> bool:
 
 def _pandas_rows(frame: Any, plan: _Plan, row: int) -> Iterator[Block]:
     """Rows of a frame; `row` is the number of its first in messages."""
-    labels = None if plan.label is None else _pandas_label(frame.iloc[:, plan.label], plan, row)
+    labels = None if plan.label is None else _pandas_label(frame.iloc[:, plan.label], plan)
     if plan.sparse:
         yield from _pandas_sparse(frame, plan, labels)
         return
@@ -206,10 +205,9 @@ def _pandas_column(series: Any, plan: _Plan, row: int) -> Any:
     return _Column(series.array, lambda part: part.to_numpy(np.float64, na_value=np.nan))
 
 
-def _pandas_label(series: Any, plan: _Plan, row: int) -> NDArray[Any]:
+def _pandas_label(series: Any, plan: _Plan) -> NDArray[Any]:
+    """Labels; one that is missing is nan, or no text."""
     missing = series.isna().to_numpy()
-    if missing.any() and not plan.gaps:
-        raise missing_label(plan.where, row + int(np.argmax(missing)), plan.label_name)
     kind = _number_type(series.dtype)
     if kind is not None and missing.any():
         return np.asarray(series.to_numpy(np.float64, na_value=np.nan))
@@ -232,10 +230,9 @@ def _polars(frame: Any, options: Options, where: str) -> Iterator[Block]:
     check_columns([(names[i], str(dtypes[i])) for i in taken if not number[i]], len(taken), where)
     if label is not None and not number[label] and not _polars_text(pl, dtypes[label]):
         raise no_label(where, names[label], dtypes[label])
-    for i in [*taken, *([] if label is None else [label])]:
+    for i in taken:
         if frame[:, i].null_count() and not options.gaps:
-            error = missing_label if i == label else missing_value
-            raise error(where, int(frame[:, i].is_null().arg_max()), names[i])
+            raise missing_value(where, int(frame[:, i].is_null().arg_max()), names[i])
     narrow = all(str(dtypes[i]) in ("Float16", "Float32") for i in taken)
     dtype = options.work_type([np.float32 if narrow else np.float64])
     columns = [_Column(frame[:, i], _polars_numbers) for i in taken]
