@@ -70,6 +70,7 @@ MOMENTS = ("tests/core/test_moments.py",)
 EXACT = ("tests/core/test_certify.py", "-k", "gram_matrix or believed or factored")
 MERGED = ("tests/core/test_certify.py", "-k", "sum_of or a_cut or shard or trace_is or of_a_factor")
 CHECKPOINT = ("tests/test_checkpoint.py", "-k", "to_the_last_bit")
+RELAYED = ("tests/test_checkpoint.py", "-k", "had_come_to")
 PARTICIPATION = ("tests/faults/test_participation.py",)
 
 
@@ -571,12 +572,12 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("patience = max(ROUNDS,", "patience = min(ROUNDS,"),
         ("islice(states, rounds if self._legs else None)", "islice(states, rounds)"),
         ("islice(states, rounds if self._legs else None)", "islice(states, None)"),
-        ("done = before + state.round", "done = state.round"),
-        ("yield replace(state, round=done) if before else state", "yield state"),
-        ("if self._skipped:\n                    break", "if self._skipped:\n                    continue"),
-        ("            before = done\n", ""),
-        ("self._skipped = bool(self._legs)", "self._skipped = True"),
-        ("            self._skipped = False\n            done", "            done"),
+        ("done = before[0] + state.round, before[1]", "done = state.round, before[1]"),
+        ("yield replace(state, round=done[0], steps=done[1]) if before[0] else state", "yield state"),
+        ("if self.over:\n                    break", "if self.over:\n                    continue"),
+        ("self.before = before = done", "before = self.before"),
+        ("self.over = bool(self._legs)", "self.over = True"),
+        ("            self.over = False\n            self.before", "            self.before"),
         ("reason = None if past is None else past.reason", "reason = None"),
         ("        engine.restore(past.records)\n", "        engine.restore(past.records[:0])\n"),
         ("seconds = sum(record.seconds for record in history)", "seconds = 0.0 - 9e9 * len(history)"),
@@ -588,10 +589,10 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("if not rule.learns:", "if rule.learns:"),
         ("int(rng.spawn(1)[0].integers(1 << 63))", "int(rng.integers(1 << 63))"),
         ("int(rng.spawn(1)[0].integers(1 << 63))", "0"),
-        ("later = replace(start, state=None, doubt=doubt)", "later = replace(start, doubt=doubt)"),
-        ("later = replace(start, state=None, doubt=doubt)", "later = replace(start, state=None)"),
-        ("[(choice.method, start), *(", "[(choice.method, later), *("),
-        ("(method, later) for method in choice.others", "(method, later) for method in choice.others[:0]"),
+        ("later = replace(start, state=None, doubt=doubt,", "later = replace(start, doubt=doubt,"),
+        ("later = replace(start, state=None, doubt=doubt,", "later = replace(start, state=None,"),
+        ("legs = [(choice.method, start, patience)]", "legs = [(choice.method, later, patience)]"),
+        ("for method in choice.others]\n    before", "for method in choice.others[:0]]\n    before"),
         ("left = 0 if reason is not None else max(0, rule.max_rounds - len(history))",
          "left = max(0, rule.max_rounds - len(history))"),
         ("max(0, rule.max_rounds - len(history))", "rule.max_rounds"),
@@ -652,8 +653,6 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("ties=not (asked.chosen and self.method.squares)", "ties=not asked.chosen"),
         ("learns=asked.certainty > 0 and self.method.sends_probes", "learns=self.method.sends_probes"),
         ("learns=asked.certainty > 0 and self.method.sends_probes", "learns=asked.certainty > 0"),
-        ("others = () if asked.checkpoint is not None else self.choice.others", "others = self.choice.others"),
-        ("others = () if asked.checkpoint is not None else self.choice.others", "others = ()"),
         ("astype(np.float64)[:, : self.rank]", "astype(np.float64)"),
         ("if earlier.basis.shape[0] != d:", "if earlier.basis.shape[0] > d:"),
         ("more = self.asked.rng.standard_normal(", "more = np.ones("),
@@ -1209,9 +1208,17 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("inner |= {key.partition(\".\")[2]: x for", "inner |= {key.partition(\".\")[2]: 0 for"),
         ("found.update(repr((part.dtype.str, part.shape)).encode())", "found.update(b\"\")"),
     ]),
+    ("checkpoint.py", RELAYED, [
+        ("state=methods[leg].state_type(", "state=methods[0].state_type("),
+    ]),
+    ("iteration.py", RELAYED, [
+        ("del legs[: past.leg]", "pass"),
+        ("(past.over or own[0] >= patience)", "past.over"),
+        ("(past.over or own[0] >= patience)", "own[0] >= patience"),
+        ("replace(begin, state=state), patience - own[0]", "replace(begin, state=state), patience"),
+        ("first = 1 + len(choice.others) - len(legs)", "first = 0"),
+    ]),
     ("checkpoint.py", STOPPING, [
-        ("return load(self.where.path, self.identity, method.state_type)",
-         "return load(self.where.path, self.identity, State)"),
         ("if self.where is None or self.missing:", "if self.where is None:"),
         ("state.round % self.where.every == 0 or ends", "state.round % self.where.every == 0"),
         ("state.round % self.where.every == 0 or ends", "state.round % self.where.every == 1 or ends"),
@@ -1238,7 +1245,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ]),
     ("engines/retrying.py", PARTICIPATION, [
         ("LastProducts() if keep or on_loss != \"stop\" else None", "LastProducts() if on_loss != \"stop\" else None"),
-        ("gone = self.missing if self._on_loss == \"degrade\" else frozenset()", "gone = self.missing"),
+        ("*(self.missing if self._on_loss == \"degrade\" else ())", "*self.missing"),
         ("key=self.missing.__contains__)", "key=abs)"),
         ("            if not self._again(left, fault, attempt, task):\n                break\n", "            self._again(left, fault, attempt, task)\n"),
         ("left = left[1:] + left[:1]", "left = left"),
