@@ -10,6 +10,7 @@ import sys
 import warnings
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from localpower.core.evidence import draw
 from localpower.core.files import replacing
 from localpower.core.ledger import Round
 from localpower.engines.inline import Inline
-from localpower.methods import method_from
+from localpower.iteration import relay_of
+from localpower.methods import Choice, Start, method_from
 from localpower.methods.block_lanczos import LanczosState
 from localpower.methods.exact import FactoredState
 from localpower.methods.local_ritz import RitzState
@@ -160,6 +162,30 @@ def test_auto_goes_on_with_the_method_that_it_had_come_to(tmp_path, monkeypatch)
         assert same_run(again, whole)
         assert again.run["method"] == "tsqr"
         path.unlink()
+
+
+class Leg:
+    """A method that does nothing but count rounds."""
+
+    def states(self, engine, begin):
+        first = 0 if begin.state is None else begin.state.round
+        for number in range(first + 1, first + 3):
+            yield State(np.eye(4)[:, :2], round=number, rank=2)
+
+
+@pytest.mark.parametrize(
+    ("leg", "over", "comes"), [(0, False, (0, 2, 6)), (0, True, (1, 1, 6)), (1, True, (2, 1, 6))]
+)
+def test_a_relay_goes_on_from_the_leg_that_it_had_come_to(leg, over, comes):
+    legs = [Leg(), Leg(), Leg()]
+    choice = Choice(legs[0], "", 1, tuple(legs[1:]))
+    state = State(np.eye(4)[:, :2], round=5, rank=2)
+    past = SimpleNamespace(leg=leg, before=(4, 4), over=over, state=state)
+    relay = relay_of(choice, None, Start(2, 2, np.random.default_rng(0)), None, past)
+    found = next(iter(relay))
+    own = found.round - relay.before[0]
+    assert (relay.leg, own, found.round) == comes
+    assert relay.method is legs[comes[0]]
 
 
 def test_a_missing_checkpoint_starts_anew_and_every_says_how_often_it_is_written(
