@@ -1,8 +1,12 @@
 """What it takes to make scores of rows that do not fit in memory, beside what others take.
 
-    python benchmarks/transform.py                        # 12 GB in files, 1 GB for peers
-    python benchmarks/transform.py --rows 100000          # smaller
-    python benchmarks/transform.py --cluster 20           # a lazy Dask array of 20 GB, and no files
+    python benchmarks/transform.py --output benchmarks/transform.csv   # 12 GB in files
+    python benchmarks/transform.py --rows 150000                       # a tenth of that
+    python benchmarks/transform.py --cluster 20 --output benchmarks/transform.csv
+
+`--cluster` makes a Dask array of 20 GB while it is read, fits it, and writes its scores as Zarr.
+What the output has already, of as many rows, is not measured again: a run that was interrupted goes
+on with its next case.
 
 Rows are written by this script, in a temporary directory, and deleted afterwards. Every measurement
 is a process of its own: its peak memory is that of the whole process, Python included. Those that
@@ -295,31 +299,68 @@ def main() -> None:
         else:
             child(case, who, Path(folder))
         return
+    cases = ["cluster"] if options.cluster else options.cases.split(",")
+    with tempfile.TemporaryDirectory() as name:
+        for case in cases:
+            if options.cluster:
+                rows = int(options.cluster * 1e9 / 8 / COLUMNS) // CHUNK * CHUNK
+            else:
+                rows = options.rows if case in ("npy", "parquet") else options.peer_rows
+            if not known(options.output, case, rows):
+                inside = Path(name) / case
+                inside.mkdir()
+                lines = measured(case, inside, rows, options)
+                shutil.rmtree(inside)
+                enter(options.output, case, lines)
+
+
+def measured(
+    case: str, folder: Path, rows: int, options: argparse.Namespace
+) -> list[dict[str, object]]:
+    """Measure all of a case, and print it."""
+    if case == "cluster":
+        found = measure("cluster", options.cluster, folder)
+        found["seconds"] = round(found["seconds"], 2)
+        lines = [{"case": "cluster", "who": "ours"} | found]
+    else:
+        write_rows(folder, rows, "npy" if case in ("npy", "dask") else "parquet")
+        lines = compared(case, folder, rows, options.repeats)
     import localpower as lp
 
-    lines: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if options.cluster:
-            found = measure("cluster", options.cluster, folder)
-            lines.append({"case": "cluster", "who": "ours"} | found)
-        for case in [] if options.cluster else options.cases.split(","):
-            rows = options.rows if case in ("npy", "parquet") else options.peer_rows
-            inside = folder / case
-            inside.mkdir()
-            write_rows(inside, rows, "npy" if case in ("npy", "dask") else "parquet")
-            lines += compared(case, inside, rows, options.repeats)
-            shutil.rmtree(inside)
     for line in lines:
         line["version"] = lp.__version__
-        print(", ".join(f"{key} {line[key]}" for key in FIELDS[:-1] if line.get(key, "") != ""))
-    if options.output:
-        old = Path(options.output).exists() and options.cluster
-        with open(options.output, "a" if old else "w", newline="") as stream:
-            writer = csv.DictWriter(stream, FIELDS)
-            if not old:
-                writer.writeheader()
-            writer.writerows(lines)
+        print(
+            ", ".join(f"{key} {line[key]}" for key in FIELDS[:-1] if line.get(key, "") != ""),
+            flush=True,
+        )
+    return lines
+
+
+def entered(output: str | None) -> list[dict[str, str]]:
+    if output is None or not Path(output).exists():
+        return []
+    with open(output, newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def known(output: str | None, case: str, rows: int) -> bool:
+    """Whether the file has this case, of as many rows, so that it need not be measured again."""
+    lines = [line for line in entered(output) if line["case"] == case]
+    done = any(line["rows"] == str(rows) for line in lines)
+    if done:
+        print(f"{case}: {rows} rows are in {output} already; take them out to measure again")
+    return done
+
+
+def enter(output: str | None, case: str, lines: list[dict[str, object]]) -> None:
+    """Write a case in the place of what the file had of it."""
+    if output is None:
+        return
+    others = [line for line in entered(output) if line["case"] != case]
+    with open(output, "w", newline="") as stream:
+        writer = csv.DictWriter(stream, FIELDS)
+        writer.writeheader()
+        writer.writerows([*others, *lines])
 
 
 if __name__ == "__main__":
