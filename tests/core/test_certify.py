@@ -21,7 +21,7 @@ from localpower.core.certificate import (
     ritz_turn,
 )
 from localpower.core.linalg import EIGH_COLUMNS
-from localpower.core.rounding import from_wire
+from localpower.core.rounding import from_wire, to_bytes
 from localpower.engines.inline import Inline
 from localpower.methods import exact
 from localpower.methods.state import turned_noises
@@ -851,6 +851,8 @@ def test_rounding_of_a_factor_for_the_wire_is_in_its_bound(loss, d, width):
     sizes = np.linalg.norm(F, axis=0)
     widths = rounded.factor[8 : 8 + len(sizes)]
     assert widths[0] > widths[-1] or width == 3 or loss == 0.1  # of a small value few digits count
+    if width == 30 and loss < 1e-3:  # more may be lost of a small pair than of a large one
+        assert rounded.factor.nbytes < to_bytes(F, loss * sizes.max()).nbytes
     changes = np.linalg.norm(F - G, axis=0) * sizes
     assert (changes <= loss * sizes.max() ** 2)[widths > 1].all()
     changed = np.linalg.norm(G @ G.T - F @ F.T, 2)
