@@ -162,6 +162,23 @@ def test_what_a_callback_prints_stands_on_lines_of_its_own(monkeypatch):
     assert len(re.findall(r"\w[^\r\n]*mine", text)) == 0
 
 
+@pytest.mark.usefixtures("quick")
+def test_progress_is_seen_while_a_callback_takes_most_of_the_time(monkeypatch):
+    def long(record, state):
+        shown()
+        seen, end = "", time.monotonic() + 60
+        while f"dpi, round {record.round}" not in seen and time.monotonic() < end:
+            seen += shown()
+        during.append(seen)
+
+    during = []
+    with terminal() as (stream, shown):
+        monkeypatch.setattr(sys, "stderr", stream)
+        lp.svd(A, 2, method="dpi", max_rounds=3, callback=long, progress=True)
+        assert sys.stderr is stream
+    assert [f"dpi, round {n}" in seen for n, seen in enumerate(during, start=1)] == [True] * 3
+
+
 def test_a_terminal_that_takes_nothing_does_not_hold_a_run_up(monkeypatch):
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(progress, "PERIOD", 0.001)

@@ -145,7 +145,7 @@ def follow(
         display.round(history)
         ended = False
         if callback is not None:
-            with nullcontext() if getattr(callback, "silent", False) else display.hidden():
+            with nullcontext() if getattr(callback, "silent", False) else display.courteous():
                 ended = bool(callback(record, state.answer()))
         if writer.due(state, ended or reason is not None):
             records = engine.ledger.phase("iterate").records

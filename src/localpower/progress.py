@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
@@ -66,6 +66,21 @@ def time_left(history: Sequence[Record], goal: Goal) -> tuple[float, bool]:
     return max(0.0, min(rounds * each, allowed)), expected
 
 
+class Courteous:
+    """A stream of others: the line is gone before anything is written to it."""
+
+    def __init__(self, stream: Any, make_room: Callable[[], None]) -> None:
+        self._stream, self._make_room = stream, make_room
+
+    def write(self, text: str) -> Any:
+        """Write below no line of ours."""
+        self._make_room()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Line:
     """One line that is written over on a terminal; elsewhere a line each."""
 
@@ -121,6 +136,7 @@ class Progress:
         self._thread: Thread | None = None
         self._depth = 0
         self._start = self._changed = time.perf_counter()
+        self._quiet = 0.0  # when others have had the terminal for long enough
         self._stage, self._goal = "starting", Goal()
         self._history: Sequence[Record] = ()
         self._drawn = ""
@@ -165,6 +181,33 @@ class Progress:
                 self._quietly(self._draw)
         finally:
             self._lock.release()
+
+    @contextmanager
+    def courteous(self) -> Iterator[None]:
+        """Stay while others work, but give way as soon as they print something."""
+        if self._thread is None or isinstance(self._line, NotebookLine):
+            yield
+            return
+        if not self._line.live:
+            with self.hidden():
+                yield
+            return
+        with self.hidden():  # for what is printed at once, by whatever way
+            pass
+        before = sys.stdout, sys.stderr
+        mine = [Courteous(stream, self._make_room) for stream in before]
+        sys.stdout, sys.stderr = mine
+        try:
+            yield
+        finally:
+            for name, own, stream in zip(("stdout", "stderr"), mine, before, strict=True):
+                if getattr(sys, name) is own:
+                    setattr(sys, name, stream)
+
+    def _make_room(self) -> None:
+        """Erase the line, and show none for a while."""
+        with self.hidden():
+            self._quiet = time.perf_counter() + PATIENCE
 
     def __enter__(self) -> Progress:
         self._depth += 1
@@ -217,7 +260,8 @@ class Progress:
         while not self._done.wait(wait):
             wait = period
             with self._lock:
-                self._quietly(self._draw)
+                if time.perf_counter() >= self._quiet:
+                    self._quietly(self._draw)
 
     def _draw(self) -> None:
         """Show what has changed; where lines stay, only what rounds and stages change."""

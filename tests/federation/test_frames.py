@@ -1,5 +1,6 @@
 """Whatever a site is sent, it replies, and takes little memory; the long run is in benchmarks."""
 
+import csv
 import importlib.util
 import random
 import struct
@@ -75,6 +76,14 @@ def test_a_run_goes_on_where_it_stopped(frames, tmp_path, monkeypatch):
     again = [*frames.run(5, 15, *places)]
     assert [row.batch for row in (first, *again)] == [0, 1, 2]
     assert not [*frames.run(5, 15, *places)]
+
+
+def test_the_long_run_that_is_committed_had_no_failure():
+    with open(FILE.with_suffix(".csv"), encoding="utf-8", newline="") as stream:
+        listed = [*csv.DictReader(stream)]
+    assert sum(int(row["inputs"]) for row in listed) >= 100_000
+    assert {row["failures"] for row in listed} == {"0"}
+    assert all(int(row["peak"]) < 2 * int(row["cap"]) for row in listed)
 
 
 def test_a_seed_makes_the_same_frames_again(frames):
@@ -190,6 +199,7 @@ BOMBS = {
     "a header that is longer than the frame": struct.pack("<4sII", wire.MAGIC, 1 << 23, 1 << 23),
     "brackets": prefixed(b"[" * 30000, b"[]"),
     "lists": prefixed(b"[0]", b"[" + b"[]," * 9000 + b"[]]"),
+    "many lists": prefixed(b'["CloseRun",0,0]', b"[" + b"[]," * 200_000 + b"[]]"),
     "an array that is not there": prefixed(b'["Spread",["array","<f8",1000000]]', b"[]"),
     "an array beyond all": prefixed(b'["Spread",["array","<f8",4611686018427387904,9]]', b"[]"),
     "more than it says": to_frame(Sums()) + b"more",

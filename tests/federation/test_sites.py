@@ -17,7 +17,7 @@ from localpower.core.errors import EngineError, WireError, WorkerLate, WorkerLos
 from localpower.federation.grpc_link import THREADS, GrpcLink
 from localpower.federation.identity import CredentialError, FederationFile
 from localpower.federation.join import answer_stream, credentials_of, is_far, serve
-from localpower.federation.stream import HEADER, PIECE, Assembly, grpc, pieces
+from localpower.federation.stream import HEADER, LARGEST_WHOLE, PIECE, Assembly, grpc, pieces
 
 KRYLOV = {"method": "block_krylov:width=6", "tol": 1e-10, "rng": 0}
 
@@ -240,7 +240,7 @@ def test_replies_come_as_they_are_ready_and_large_frames_in_pieces(echo):
     slow = threading.Event()
     connect("north", lambda frame: slow.wait(PATIENCE) and frame)
     connect("south")
-    frame = os.urandom(3 * PIECE + 7)
+    frame = os.urandom(LARGEST_WHOLE + 7)
     replies = link.ask(frame, ("north", "south"), PATIENCE)
     assert next(replies) == ("south", frame)
     slow.set()
@@ -326,7 +326,7 @@ def test_a_site_that_no_longer_says_that_it_lives_is_replaced(sites, tmp_path):
         link.close()
 
 
-@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
+@pytest.mark.parametrize("size", [0, 1, LARGEST_WHOLE, LARGEST_WHOLE + 1, 5 * PIECE, 5 * PIECE - 1])
 def test_pieces_make_the_frame_again(size):
     frame, assembly = os.urandom(size), Assembly(size)
     *early, last = [assembly.add(message) for message in pieces(7, frame)]
@@ -334,11 +334,20 @@ def test_pieces_make_the_frame_again(size):
     assert last == (7, frame)
 
 
-def test_pieces_of_another_question_are_dropped_and_those_that_do_not_fit_refused():
+def test_one_frame_comes_after_the_other_and_messages_that_do_not_fit_are_refused():
     assembly = Assembly(1 << 30)
-    first, second = pieces(1, bytes(2 * PIECE)), pieces(2, b"x" * (2 * PIECE))
-    assert assembly.add(first[0]) is None
-    assert [assembly.add(message) for message in second] == [None, (2, b"x" * (2 * PIECE))]
-    for bad in (b"short", HEADER.pack(3, 2) + b"more", HEADER.pack(3, 2)):
+    messages = [*pieces(1, bytes(LARGEST_WHOLE + 1)), *pieces(2, b"x"), *pieces(3, b"")]
+    found = [done for message in messages if (done := assembly.add(message)) is not None]
+    assert found == [(1, bytes(LARGEST_WHOLE + 1)), (2, b"x"), (3, b"")]
+    header = HEADER.pack(3, 2)
+    for bad in ([b"short"], [header, b"more"], [header, b""], [header, b"a", b"bc"]):
+        assembly = Assembly(100)
+        for message in bad[:-1]:
+            assert assembly.add(message) is None
         with pytest.raises(WireError):
-            Assembly(100).add(bad)
+            assembly.add(bad[-1])
+
+
+def test_a_frame_of_one_piece_is_not_copied():
+    frame, assembly = os.urandom(LARGEST_WHOLE), Assembly(LARGEST_WHOLE)
+    assert [assembly.add(message) for message in pieces(1, frame)][-1][1] is frame

@@ -313,8 +313,39 @@ def test_a_row_that_is_not_finite_is_named(tmp_path):
         with pytest.raises(lp.DataError, match=f"NaN or infinity in .*{where}"):
             PLAIN.transform(rows)
     frame = pd.DataFrame(bad, columns=NAMES)
-    with pytest.raises(lp.DataError, match="NaN or infinity in data, row 317"):
+    with pytest.raises(lp.DataError, match="NaN or infinity in data, row 317") as refused:
         MODEL.transform(frame)
+    assert "localpower.read(data, missing=…) as data" in str(refused.value)
+    with pytest.warns(lp.DataHint):
+        assert np.isfinite(MODEL.transform(lp.read(frame, missing="mean"))).all(axis=None)
+
+
+def test_a_column_that_is_empty_is_filled_with_the_mean_of_a_centred_model(tmp_path, capsys):
+    from localpower.cli import main
+
+    rows = A[:5].copy()
+    rows[:, 1] = np.nan
+    np.save(tmp_path / "rows.npy", rows)
+    command = [str(tmp_path / "rows.npy"), "-o", str(tmp_path / "s.npy"), "--missing", "mean"]
+    lp.svd(A, 3, rng=0).save(tmp_path / "plain")
+    assert main(["transform", str(tmp_path / "plain"), *command])
+    told = capsys.readouterr().err
+    assert "the model needs it" in told
+    assert "--center" in told
+    assert "--drop" not in told
+    lp.pca(A, 3, rng=0).save(tmp_path / "centred")
+    assert not main(["transform", str(tmp_path / "centred"), *command])
+
+
+def test_names_with_commas_are_kept_in_quotes(tmp_path):
+    from localpower.cli import main
+
+    frame = pd.DataFrame(A, columns=NAMES).assign(**{"id, old": range(len(A)), "x": 1})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    MODEL.save(tmp_path / "model")
+    where = [str(tmp_path / name) for name in ("model", "rows.csv", "s.csv")]
+    assert not main(["transform", *where[:2], "-o", where[2], "--keep", 'x,"id, old"'])
+    assert pd.read_csv(where[2])["id, old"].tolist() == list(range(len(A)))
 
 
 @pytest.mark.parametrize("label", ["target", 6, "6"])

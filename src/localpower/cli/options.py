@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -41,8 +42,11 @@ def as_cli_wording(text: str) -> str:
         value = match[2] or ""
         if value in ("True", "False"):
             return f"--{'no-' * (value == 'False')}{name}"
-        listed = ",".join(re.findall(r"[^\s,'\"\[\]][^,'\"\[\]]*", value))
-        return f"--{name}{' ' * bool(listed)}{quote(listed) if ' ' in listed else listed}"
+        words = re.findall(r"'([^']*)'|\"([^\"]*)\"|([^\s,'\"\[\]]+)", value)
+        parts = [next(filter(None, word), "") for word in words]
+        listed = ",".join(f'"{part}"' if "," in part else part for part in parts)
+        plain = not set(listed) & set(' "')
+        return f"--{name}{' ' * bool(listed)}{listed if plain else quote(listed)}"
 
     return re.sub(
         rf"(?<![\w:,.'])({'|'.join(NAMES)})=(\[[^]]*\]|'[^']*'|[^\s,;:()]+)?", option, text
@@ -126,6 +130,11 @@ class Parser(argparse.ArgumentParser):
             for action, text in zip(self.rarely, texts, strict=True):
                 action.help = text
         return f"{short}\n{fill(f'more in --help-all: {names}', 79)}\n"
+
+
+def names_in(text: str) -> list[str]:
+    """Names between commas; one that has a comma itself is in double quotes, as in CSV."""
+    return next(csv.reader([text], skipinitialspace=False), [])
 
 
 class Extend(argparse.Action):
@@ -349,7 +358,7 @@ def add_output(command: Parser) -> None:
     """Add where scores are written to, and what beside them."""
     add = command.add_argument
     add("-o", "--output", required=True, metavar="FILE", help=f"one of {_names(KINDS)}")
-    add("--keep", type=lambda text: text.split(","), metavar="A,B", action=Extend,
+    add("--keep", type=names_in, metavar="A,B", action=Extend,
         help="columns of DATA to write beside the scores, such as an id")  # fmt: skip
 
 
@@ -367,7 +376,7 @@ def add_reading(command: Parser, data: str = "data", least: str = "+") -> None:
         if data == "data"
         else "the rows that were fitted, as fit takes them",
     )
-    names: Any = {"type": lambda text: text.split(","), "metavar": "A,B", "action": Extend}
+    names: Any = {"type": names_in, "metavar": "A,B", "action": Extend}
     add("--drop", help="columns to leave out, by names or numbers (from 0)", **names)
     add("--columns", help="columns to take", **names)
     add("--label", metavar="A", help="column of labels, set aside; it colours pictures")

@@ -178,14 +178,22 @@ def missing_value(where: Path | str, row: int, name: str) -> DataError:
     )
 
 
-def refuse_empty(present: NDArray[Any], names: Sequence[str] | None) -> None:
-    """Refuse columns of which no value is `present`: they have no mean."""
+def refuse_empty(present: NDArray[Any], names: Sequence[str] | None, fitted: bool = False) -> None:
+    """Refuse columns of which no value is `present`: they have no mean.
+
+    A `fitted` model that needs them has none either where this is asked.
+    """
     if not present.all():
         called = names or [*map(str, range(len(present)))]
         empty = listed([called[number] for number in np.flatnonzero(present == 0).tolist()])
+        remedy = f"leave it out with drop=[{empty}]"
+        if fitted:
+            remedy = (
+                "the model needs it: write values into it, or fit with center=True, so that the "
+                "model knows its mean"
+            )
         raise DataError(
-            f"column {empty} has no value in any row, so there is no mean to fill in; leave it "
-            f"out with drop=[{empty}]"
+            f"column {empty} has no value in any row, so there is no mean to fill in; {remedy}"
         )
 
 

@@ -34,18 +34,18 @@ def has_gaps(piece: Any) -> bool:
 
 
 def fill(
-    tables: Sequence[Table], names: Sequence[str], means: Any = None
+    tables: Sequence[Table], names: Sequence[str], means: Any = None, fitted: bool = False
 ) -> tuple[list[Table], int]:
     """Fill gaps with the mean of all values of their column; also return how many there were.
 
-    New rows of a model are filled with the `means` of the rows that were fitted. Tables that have
+    New rows of a `fitted` model are filled with its `means`, if it is centred. Tables that have
     gaps are changed in place: `Spool` took care that these are copies.
     """
     if not any(table.gaps for table in tables):
         return list(tables), 0
     sums, present, gaps = _sums(tables)
     if means is None:
-        refuse_empty(present, tables[0].names)
+        refuse_empty(present, tables[0].names, fitted)
         means = sums / present
     whole = [
         replace(table, pieces=tuple(filled(piece, means) for piece in table.pieces))

@@ -152,7 +152,7 @@ def open_source(
         tables = _settle(tables, columns, options)
         _check_widths(names, tables)
         missing = left_out(tables, names)
-        tables, missing["values_filled"] = fill(tables, names, options.means)
+        tables, missing["values_filled"] = fill(tables, names, options.means, options.width > 0)
         if (hint := table_hint(tables[0])) is not None:
             warn(hint + _whose_options(hint), DataHint)
         if labels is not None:

@@ -94,7 +94,7 @@ class Retrying(Engine):
         early: dict[int, Any] = {}
         done = 0
         self._round += 1
-        gone = self.missing if self._on_loss == "degrade" else frozenset()
+        gone = {*self._engine.absent, *(self.missing if self._on_loss == "degrade" else ())}
         left = sorted((n for n in numbers if n not in gone), key=self.missing.__contains__)
         for attempt in range(self._retries + 1):
             wanted = set(left)

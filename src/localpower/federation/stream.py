@@ -1,7 +1,7 @@
 """What both ends of a stream between a site and its coordinator have in common.
 
 A frame travels as pieces, so that one is encrypted while another is on its way and no limit of gRPC
-is met. A piece is the number of the question, the length of the whole frame, and some of its bytes.
+is met. Before them comes a message with the number of the question and the length of the frame.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from localpower.core.errors import WireError
 
 SERVICE, METHOD = "localpower.Federation", "Serve"
-PIECE = 1 << 20  # bytes of a frame in one message
+LARGEST_WHOLE = 1 << 22  # bytes of a frame that travels as one message
+PIECE = 1 << 20  # bytes of a piece of a larger one
 HEADER = struct.Struct("<QQ")
 TLS = b"TLSv1.3"
 SUITES = "ECDHE-RSA-AES256-GCM-SHA384"  # needs an RSA key in TLS 1.2, and ours are not
@@ -54,8 +55,8 @@ def options(keep_alive: float) -> list[tuple[str, int]]:
     """Options of a channel or server: pings tell whether the other end lives, idle or not."""
     period = int(1000 * keep_alive)
     return [
-        ("grpc.max_receive_message_length", PIECE + HEADER.size),
-        ("grpc.max_send_message_length", PIECE + HEADER.size),
+        ("grpc.max_receive_message_length", LARGEST_WHOLE),
+        ("grpc.max_send_message_length", LARGEST_WHOLE),
         ("grpc.keepalive_time_ms", period),
         ("grpc.keepalive_timeout_ms", period),
         ("grpc.http2.ping_timeout_ms", period),  # without it, a minute
@@ -68,39 +69,36 @@ def options(keep_alive: float) -> list[tuple[str, int]]:
 
 
 def pieces(number: int, frame: bytes) -> list[bytes]:
-    """A frame as messages."""
-    view, header = memoryview(frame), HEADER.pack(number, len(frame))
-    return [
-        b"".join((header, view[start : start + PIECE]))
-        for start in range(0, max(1, len(frame)), PIECE)
-    ]
+    """A frame as messages; where one is enough, it is the frame itself, which is not copied."""
+    header = HEADER.pack(number, len(frame))
+    if len(frame) <= LARGEST_WHOLE:
+        return [header, frame]
+    return [header, *(frame[start : start + PIECE] for start in range(0, len(frame), PIECE))]
 
 
 class Assembly:
-    """Makes frames of pieces; those of another question are dropped.
-
-    Of a frame that is larger than `most` bytes nothing is kept: it comes out empty.
-    """
+    """Makes frames of messages; of one with more than `most` bytes nothing is kept: it is empty."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._number = self._size = self._left = 0
-        self._parts: list[memoryview] = []
+        self._number: int | None = None
+        self._size = self._left = 0
+        self._parts: list[bytes] = []
 
     def add(self, message: bytes) -> tuple[int, bytes] | None:
-        """Take the next piece; with the last one, return the number and the whole frame."""
-        if len(message) < HEADER.size:
-            raise WireError(f"a piece of {len(message)} bytes is too short")
-        number, size = HEADER.unpack_from(message)
-        if not self._left or (number, size) != (self._number, self._size):
-            self._number, self._size, self._left, self._parts = number, size, size, []
-        part = memoryview(message)[HEADER.size :]
-        if len(part) > self._left or (not part and size):
+        """Take the next message; with the last one, return the number and the whole frame."""
+        if self._number is None:
+            if len(message) != HEADER.size:
+                raise WireError(f"{len(message)} bytes where the header of a frame belongs")
+            self._number, self._size = HEADER.unpack(message)
+            self._left, self._parts = self._size, []
+            return None
+        if len(message) > self._left or not (message or not self._size):
             raise WireError("the pieces of a frame do not add up")
-        self._left -= len(part)
-        if size <= self._most:
-            self._parts.append(part)
+        self._left -= len(message)
+        if self._size <= self._most:
+            self._parts.append(message)
         if self._left:
             return None
-        frame, self._parts = b"".join(self._parts), []
-        return number, frame
+        number, parts, self._number, self._parts = self._number, self._parts, None, []
+        return number, parts[0] if len(parts) == 1 else b"".join(parts)

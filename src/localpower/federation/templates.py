@@ -35,8 +35,10 @@ data = ""  # WRITE HERE the path of your rows, as "cohort.parquet" or "/data/coh
 coordinator = "{coordinator}"  # where this site connects to; it opens no port itself
 keys = "keys"  # folder of this site's own keys: secret, never sent
 
-# All that is answered: means and variances, products with a basis, the Gram matrix, proposals.
-tasks = ["Sums", "Spread", "Prepare", "PowerSteps", "SmallGram", "GramTriangle", "Refine"]
+# All that is answered: means and variances, products with a basis, the Gram matrix, proposals; and
+# both with noise, in private runs.
+tasks = ["Sums", "Spread", "Prepare", "PowerSteps", "SmallGram", "GramTriangle", "Refine",
+         "NoisedGram", "NoisedProduct"]
 secure_sum = "required"  # answers are masked: only the sum over all sites can be read
 min_rows = 100  # fewer rows here than this, or than ten times the columns asked for: no answer
 min_sites = 3  # fewer sites in a run: no answer, as the others could tell what is yours

@@ -135,7 +135,9 @@ class ToScores(Step):
             bad = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
             row = bad if numbers is None else int(numbers[bad])
             raise DataError(
-                f"NaN or infinity in {where}, row {row}; remove such rows or fill in values"
+                f"NaN or infinity in {where}, row {row}; remove such rows or fill in values; where "
+                "NaN means missing, missing='drop' or missing='mean' does so (pass "
+                "localpower.read(data, missing=…) as data)"
             )
         return values
 
