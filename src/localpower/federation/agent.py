@@ -341,8 +341,8 @@ class SiteAgent:
         """What the coordinator may know of an error: nothing of rows, values or files."""
         if isinstance(error, OverflowError):
             return (
-                f"site {self.name} has numbers that are too large for the sum: divide columns by "
-                "a number that all sites agree on"
+                f"site {self.name} has numbers that are too large for the sum, or too small: "
+                "divide columns by a number that all sites agree on"
             )
         if isinstance(error, DataError):
             return f"site {self.name} has rows that cannot be used; its journal says which"
