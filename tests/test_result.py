@@ -148,6 +148,41 @@ def test_a_damaged_model_is_refused_by_name(tmp_path, damage, message):
         lp.Result.load(tmp_path)
 
 
+def packed(path):
+    with np.load(path / "model.npz") as content:
+        arrays = {name: content[name] for name in content}
+    arrays["basis"] = np.zeros((9, 100_000))
+    np.savez_compressed(path / "model.npz", **arrays)
+
+
+def not_an_archive(path):
+    with open(path / "model.npz", "wb") as stream:
+        np.save(stream, np.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (packed, "is packed, as no model is"),
+        (not_an_archive, "not a readable model"),
+        (lambda p: rewrite_arrays(p, components=np.full((2, 9), np.nan)), "components has numbers"),
+        (lambda p: rewrite_arrays(p, basis=np.full((9, 2), np.inf)), "basis has numbers"),
+        (lambda p: rewrite_arrays(p, mean=np.full(9, np.inf)), "mean has numbers"),
+        (lambda p: rewrite_arrays(p, scale=np.full(9, np.nan)), "scale has numbers"),
+        (lambda p: rewrite_arrays(p, basis=np.eye(3)), "basis is float64 of shape"),
+        (lambda p: rewrite_arrays(p, components=np.array("text")), "not a readable model"),
+        (lambda p: (p / "run.json").write_text("[" * 100_000), "not a readable model"),
+    ],
+)
+def test_a_model_of_somebody_hostile_is_refused_by_name(tmp_path, change, message):
+    """It may say nothing of its arrays, as models of old versions do."""
+    lp.svd(A, 2, rng=0).save(tmp_path)
+    rewrite_run(tmp_path, arrays=None)
+    change(tmp_path)
+    with pytest.raises(lp.DataError, match=message):
+        lp.Result.load(tmp_path)
+
+
 def test_a_model_with_a_pickle_in_it_is_refused(tmp_path):
     lp.svd(A, 2, rng=0).save(tmp_path)
     np.savez(tmp_path / "model.npz", components=np.array([{"a": 1}], dtype=object))

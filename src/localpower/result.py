@@ -30,6 +30,8 @@ from localpower.worker import wire
 
 FORMAT = 1
 ARRAYS, RUN = "model.npz", "run.json"
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, BadZipFile,
+              MemoryError, RecursionError)  # fmt: skip
 NEW = "model.new.npz"  # the arrays of a model that is being saved, until they are ARRAYS
 MOST_SHOWN = 20  # components in a table
 
@@ -358,6 +360,8 @@ class Result:
                     open(_arrays_of(folder, readable), "rb") as stream,
                     np.load(stream, allow_pickle=False) as content,
                 ):
+                    if any(entry.compress_type for entry in content.zip.infolist()):
+                        raise ValueError(f"{ARRAYS} is packed, as no model is")
                     arrays = {name: content[name] for name in content}
             _check_arrays(arrays)
             return cls(
@@ -372,7 +376,7 @@ class Result:
             ) from error
         except DataError:
             raise
-        except (ValueError, KeyError, TypeError, EOFError, OSError, BadZipFile) as error:
+        except UNREADABLE as error:
             raise DataError(f"{folder} is not a readable model ({error}); fit it again") from error
 
 
@@ -431,3 +435,5 @@ def _check_arrays(arrays: Mapping[str, Array]) -> None:
     for name, shape in shapes.items():
         if arrays[name].shape != shape or arrays[name].dtype.kind != "f":
             raise ValueError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}")
+        if name in ("components", "basis", "mean", "scale") and not np.isfinite(arrays[name]).all():
+            raise ValueError(f"{name} has numbers that are not finite")

@@ -14,12 +14,14 @@ import localpower as lp
 sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
 pytest.importorskip("cryptography", reason="the extra 'federation' is not installed")
 
-from federated import NAMES, again, engine_of, said, sites
+from federated import NAMES, again, engine_of, opened, said, sites
 
 from localpower.core.errors import SiteRefused
 from localpower.core.gaussian import mu_of
+from localpower.federation.identity import make_federation
 from localpower.federation.link import DirectLink
 from localpower.federation.messages import Answer, from_frame, to_frame
+from localpower.federation.policy import Policy
 from localpower.worker.sums import from_words
 from localpower.worker.tasks import PowerSteps
 
@@ -141,6 +143,38 @@ def test_the_default_policy_refuses_two_sites_and_plain_messages(tmp_path):
     three = sites(tmp_path / "three", [draw(300)] * 3)
     with pytest.raises(SiteRefused, match="secure_sum"):
         lp.svd("sites", 2, "block_krylov", engine=engine_of(three, secure="off"), rng=0)
+
+
+FOUR = (*NAMES, "east")
+
+
+def asked_of(agents, Z):
+    """What a coordinator reads that opens a run with these sites and asks one question."""
+    engine = opened(agents)
+    engine.trace = 1e6
+    return engine.sum(PowerSteps(Z, 1)).product
+
+
+def test_a_coordinator_that_may_leave_a_site_out_reads_its_part_as_a_difference(tmp_path):
+    draw = population()[1]
+    parts = [draw(200) for _ in FOUR]
+    agents = sites(tmp_path, parts, names=FOUR)
+    Z = basis(parts[0].shape[1], 3)
+    seen = asked_of(agents, Z) - asked_of(agents[:3], Z)
+    assert error(seen, parts[3].T @ (parts[3] @ Z)) < 1e-9
+
+
+def test_policies_that_init_writes_ask_for_all_sites(tmp_path):
+    make_federation(tmp_path / "fed", FOUR)
+    written = Policy.read(tmp_path / "fed" / "north" / "policy.toml")
+    assert written.min_sites == 4
+    assert "once without one of them" not in written.explain()
+    assert "once without one of them" in replace(written, min_sites=3).explain()
+    draw = population()[1]
+    parts = [draw(200) for _ in FOUR]
+    agents = sites(tmp_path, parts, names=FOUR, min_sites=written.min_sites)
+    with pytest.raises(SiteRefused, match="3 sites are fewer"):
+        opened(agents[:3])
 
 
 def test_columns_are_counted_over_all_runs_also_after_a_restart(tmp_path):

@@ -269,14 +269,32 @@ def test_errors_tell_nothing_of_rows_values_or_files(tmp_path):
     assert "row 7, column 3" in lines(agents[0], "failed")[0].text
 
 
-def test_numbers_too_large_for_the_sum_end_the_run(tmp_path):
-    """How large they are would else be found out, question by question."""
-    agents = sites(tmp_path, thirds())
-    run = begun(agents)
-    assert isinstance(said(agents[0].answer(ask(run, 1, NARROW, exponent=-9))), Failure)
-    assert agents[0].journal.columns == 2
-    assert "is over" in refusal(agents[0].answer(ask(run, 2, NARROW)))
-    assert not [*(tmp_path / "north" / "runs").iterdir()]
+def squares(exponent):
+    """A preparation after which entries are finite, and two local steps fail."""
+    return Prepare(None, np.ones(D), np.array([exponent] + [0] * (D - 1)))
+
+
+@pytest.mark.parametrize("kind", ["too large for the words", "too large for local steps"])
+def test_numbers_too_large_for_a_question_end_the_run_and_cost_a_tenth_of_all(tmp_path, kind):
+    """How large they are would else be found out, question by question and run by run."""
+    agents = sites(tmp_path, thirds(), max_columns=1000)
+    told = 0
+    for _ in range(20):
+        run = begun(agents)
+        question = ask(run, 1, NARROW, exponent=-9)
+        if kind == "too large for local steps":
+            prepare = ask(run, 1, squares(-1023))
+            assert isinstance(said(agents[0].answer(prepare)), Answer)
+            twice = PowerSteps(BASIS, 2)
+            question = ask(run, 2, twice, exponent=2200, prepared=digest_of(prepare))
+        if not isinstance(said(agents[0].answer(question)), Failure):
+            break
+        told += 1
+        assert agents[0].journal.columns == 100 * told
+        assert "is over" in refusal(agents[0].answer(ask(run, 3, NARROW)))
+        assert not [*(tmp_path / "north" / "runs").iterdir()]
+    assert told == 10
+    assert "max_columns" in refusal(agents[0].answer(question))
 
 
 # A coordinator that tells sites different things.

@@ -90,6 +90,24 @@ def test_columns_that_are_too_large_are_refused_with_the_remedy():
         lp.pca(rows() * 1e150, 3, workers=3, engine="ring")
 
 
+@pytest.mark.parametrize("scale", [1e-39, 1e-60, 1e-170, 1e-310])
+@pytest.mark.parametrize("parts", [1, 3, 33])
+def test_columns_whose_squares_would_be_lost_are_refused_with_the_remedy(scale, parts):
+    """Their trace was too small, and what it cannot hide was called proven."""
+    X = np.zeros((33, 8))
+    X[np.arange(33), np.arange(33) % 8] = scale
+    with pytest.raises(OverflowError, match="multiply columns by a number that all agree on"):
+        lp.svd(X, 2, "dpi", workers=parts, engine="ring", rng=0)
+
+
+@pytest.mark.parametrize("value", [1.0, 1e-20, 1e-40, 1e-60])
+def test_small_columns_that_do_not_vary_are_fine(value):
+    X = np.pad(rows()[:, :9], ((0, 0), (0, 1)), constant_values=value)
+    found = lp.pca(X, 3, tol=1e-8, workers=3, engine="ring", rng=0)
+    assert found.converged
+    assert lp.subspace_distance(truth(X, 3)[1].T, found.components.T) < 1e-8
+
+
 def test_a_large_mean_does_not_drown_the_deviations():
     X = rows(mean=1e7)
     found = lp.pca(X, 3, "block_krylov", tol=1e-6, workers=4, engine="ring", rng=0)

@@ -351,3 +351,15 @@ def test_one_frame_comes_after_the_other_and_messages_that_do_not_fit_are_refuse
 def test_a_frame_of_one_piece_is_not_copied():
     frame, assembly = os.urandom(LARGEST_WHOLE), Assembly(LARGEST_WHOLE)
     assert [assembly.add(message) for message in pieces(1, frame)][-1][1] is frame
+
+
+def test_pieces_that_are_none_do_not_end_a_site(echo):
+    link, connect = echo
+    said = connect("north")
+    for broken in (b"short", HEADER.pack(7, 1) + b"longer than it says"):
+        before = said.count(said[0])
+        link._streams["north"].outbox.put(broken)
+        until(lambda before=before: said.count(said[0]) > before, "it connects again")
+        until(lambda: "north" in link.connected, "it is taken in")
+        assert dict(link.ask(b"frame", ("north",), PATIENCE)) == {"north": b"frame"}
+    assert sum("sent what is no frame" in each for each in said) == 2

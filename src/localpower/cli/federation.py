@@ -104,7 +104,7 @@ def join(options: argparse.Namespace) -> None:
 def journal(options: argparse.Namespace) -> None:
     """``localpower site journal``."""
     with _extra("localpower site"):
-        from localpower.federation.journal import NAME, verified
+        from localpower.federation.journal import NAME, printable, verified
         from localpower.federation.policy import Policy
     path = Path(options.policy)
     path = path / "policy.toml" if path.is_dir() else path
@@ -118,9 +118,10 @@ def journal(options: argparse.Namespace) -> None:
         told += [f"{entry.columns} columns"] * bool(entry.columns)
         told += [("masked" if entry.masked else "NOT masked")] * bool(entry.words)
         told += [f"epsilon {entry.epsilon:g}"] * bool(entry.epsilon)
-        told += [shorten(entry.text, TEXT, placeholder=" ...")] * bool(entry.text)
+        told += [printable(shorten(entry.text, TEXT, placeholder=" ..."))] * bool(entry.text)
         when = entry.time[:19].replace("T", " ")
-        print(f"{when} {entry.kind:<8} {entry.run[:8]:<8} {what:<16} {', '.join(told)}".rstrip())
+        run = printable(entry.run[:8])
+        print(f"{when} {entry.kind:<8} {run:<8} {what:<16} {', '.join(told)}".rstrip())
     lines, columns, epsilon = _totals(file)
     spent = f", epsilon {epsilon:g} spent" * (epsilon > 0)
     print(f"{counted(lines, 'line')}, unchanged since written; {columns} columns answered{spent}")

@@ -55,7 +55,8 @@ class Certificate:
         matter were hidden. For every matrix, a wrong answer gets a p ≤ α with a chance of at most
         α. It is 0 if proven, and 1 where nothing is known.
     gap : float
-        What ``(σ_k - σ_{k+1})/σ_k`` is at most: ``(θ_k + ‖R_k‖ - θ_{k+1})/θ_k``.
+        What ``(σ_k - σ_{k+1})/σ_k`` is at most, but for what rounding does to the θ:
+        ``(θ_k + ‖R_k‖ - θ_{k+1})/θ_k``.
     rounded : bool
         Whether residuals are as small as rounding lets them be, and that is not small enough.
     vanishing : bool

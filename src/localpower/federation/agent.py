@@ -58,6 +58,8 @@ from localpower.worker.tasks import Prepare
 T = TypeVar("T")
 Signed = TypeVar("Signed", Offer, Answer, Shares)
 MOST_NAMES = 10_000  # names of columns that are told
+MOST_RUN = 64  # characters of the name of a run that is refused
+FAILURES = 10  # that use up all columns: that this site alone has failed tells of its rows
 NO_WORDS = np.empty(0, np.uint64)
 
 
@@ -128,12 +130,13 @@ class SiteAgent:
 
     def _refused(self, reason: str, own: str, about: Any) -> bytes:
         run, number = getattr(about, "run", ""), getattr(about, "round", 0)
-        run, number = run if isinstance(run, str) else "", number if type(number) is int else 0
+        run = run[:MOST_RUN] if isinstance(run, str) else ""
+        number = number if type(number) is int and 0 <= number < 1 << 53 else 0
         asked = about.task if isinstance(about, Ask) else about
         task = "" if about is None else type(asked).__name__
         with suppress(OSError):  # a full disk: nothing left, and nothing can be written
             self.journal.write(Entry("refused", run, number, task, text=own[:MOST_TEXT]))
-        return to_frame(Refusal(self.name, reason, run[:64], number))
+        return to_frame(Refusal(self.name, reason, run, number))
 
     def _open(self, asked: OpenRun, frame: bytes) -> Any:
         run = self._run
@@ -155,7 +158,7 @@ class SiteAgent:
         text = f"{asked.about}; {asked.secure}; sites {', '.join(asked.sites)}"
         text += f"; version {asked.coordinator_version}"
         hashes = digest_of(frame), digest_of(reply)
-        self._note(Entry("opened", asked.run, 0, "OpenRun", *hashes, text=text))
+        self._note(Entry("opened", asked.run, 0, "OpenRun", *hashes, text=text[:MOST_TEXT]))
         return reply
 
     def _offer(self, asked: OpenRun, opened: str, seed: bytes, shape: Shape) -> Offer:
@@ -220,12 +223,7 @@ class SiteAgent:
         except SiteRefused:
             raise
         except Exception as error:
-            failure = to_frame(Failure(self._excuse(error), _kind(error)))
-            told = replace(entry, kind="failed", answer=digest_of(failure), columns=charge)
-            self._note(replace(told, text=_told(error)))
-            if isinstance(error, OverflowError):  # that it is one tells of this site alone
-                self._end("numbers were too large")
-            return failure
+            return self._failed(replace(entry, columns=charge), error)
         reply = to_frame(self._signed(answer))
         left = replace(entry, answer=digest_of(reply), words=answer.words.size, columns=charge)
         if earlier is None or earlier.kind == "failed":
@@ -233,6 +231,20 @@ class SiteAgent:
         elif earlier.answer != left.answer:  # the same mask over other numbers would show both
             raise SiteRefused("its numbers are no longer what they were in this round")
         return reply
+
+    def _failed(self, entry: Entry, error: Exception) -> bytes:
+        """Say that a task failed. Where numbers may be why, that ends the run, and costs more.
+
+        A coordinator could else find them out, failure by failure.
+        """
+        failure = to_frame(Failure(self._excuse(error), _kind(error)))
+        by_chance = isinstance(error, OSError | MemoryError | DataError)  # no question's doing
+        columns = entry.columns if by_chance else self.policy.max_columns // FAILURES
+        told = replace(entry, kind="failed", answer=digest_of(failure), text=_told(error))
+        self._note(replace(told, columns=max(entry.columns, columns)))
+        if not by_chance:
+            self._end("a task failed")
+        return failure
 
     def _answer(self, run: SiteRun, asked: Ask, frame: bytes, question: str) -> Answer:
         task, matrix = asked.task, self._prepared(run)
@@ -329,8 +341,8 @@ class SiteAgent:
         """What the coordinator may know of an error: nothing of rows, values or files."""
         if isinstance(error, OverflowError):
             return (
-                f"site {self.name} has numbers that are too large for the sum: divide columns by "
-                "a number that all sites agree on"
+                f"site {self.name} has numbers that are too large for the sum, or too small: "
+                "divide columns by a number that all sites agree on"
             )
         if isinstance(error, DataError):
             return f"site {self.name} has rows that cannot be used; its journal says which"

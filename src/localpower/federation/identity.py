@@ -34,6 +34,7 @@ from localpower.core.errors import LocalPowerError
 from localpower.federation.templates import FEDERATION, POLICY, SITE
 
 DAYS = 730  # that certificates are valid
+LEAST_SITES = 3  # of a run: two see each other's part
 EARLY = timedelta(hours=1)  # clocks of sites may be late
 FILE, POLICY_FILE, COORDINATOR = "federation.toml", "policy.toml", "coordinator"
 TLS_KEY, TLS_CERTIFICATE, IDENTITY_KEY = "tls.key", "tls.pem", "identity.pem"
@@ -249,6 +250,7 @@ def make_federation(
 ) -> Path:
     """Make keys, certificates and files of a federation in a folder; return the coordinator's file.
 
+    Policies ask for all sites in every run: a coordinator that can leave one out reads its part.
     Nothing is written over: where one of the files is there, none is written.
     """
     _check(sites, host, port)
@@ -272,7 +274,8 @@ def make_federation(
     for name in sites:
         keys = folder / name / "keys"
         peers = "\n".join(f'{peer} = "{pins[peer]}"' for peer in sites if peer != name)
-        text = POLICY.format(name=name, coordinator=joined(host, port), peers=peers)
+        least = max(len(sites), LEAST_SITES)
+        text = POLICY.format(name=name, coordinator=joined(host, port), peers=peers, least=least)
         contents |= {
             folder / name / POLICY_FILE: text.encode(),
             keys / TLS_KEY: secret(tls[name].key),

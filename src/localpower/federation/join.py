@@ -15,6 +15,7 @@ from typing import Any
 
 from cryptography import x509
 
+from localpower.core.errors import WireError
 from localpower.data.paths import files
 from localpower.federation.agent import SiteAgent
 from localpower.federation.identity import (
@@ -27,7 +28,7 @@ from localpower.federation.identity import (
     name_of,
 )
 from localpower.federation.journal import NAME as JOURNAL
-from localpower.federation.journal import Entry, Journal
+from localpower.federation.journal import Entry, Journal, printable
 from localpower.federation.masks import SiteKeys
 from localpower.federation.policy import Policy
 from localpower.federation.stream import METHOD, SERVICE, Assembly, grpc, options, pieces
@@ -137,6 +138,8 @@ def answer_stream(channel: Any, address: str, answer: Answer, most: int, say: Sa
     except grpc.RpcError as error:
         reason = explained(error, address)
         return None if connected else reason
+    except WireError as error:
+        return f"{address} sent what is no frame ({error}); connecting again"
     finally:
         outbox.put(None)
         call.cancel()
@@ -185,12 +188,12 @@ class SpokenJournal(Journal):
         super().write(entry)
         run = f"run {entry.run[:8]}" if entry.run else "a message"
         if entry.kind == "opened":
-            self._say(f"{run} opened: {entry.text}")
+            self._say(f"{run} opened: {printable(entry.text)}")
         elif entry.kind == "closed":
             self.runs += 1
             self._say(f"{run} closed: {answers} answers; {self.columns} columns in all runs so far")
         elif entry.kind == "refused":
-            self._say(f"{run} refused: {entry.text}")
+            self._say(f"{printable(run)} refused: {printable(entry.text)}")
 
 
 def join(path: str | os.PathLike[str], say: Say, once: bool = False) -> None:

@@ -207,6 +207,11 @@ def verified(path: str | os.PathLike[str]) -> Iterator[tuple[Entry, str]]:
             yield entry, chain
 
 
+def printable(text: str) -> str:
+    """Text of others that cannot move a cursor, end a line or clear a screen."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def chained(last: str, told: dict[str, Any]) -> str:
     """Hash of a line and of all before it."""
     return sha256(last.encode() + _line(told)).hexdigest()

@@ -159,6 +159,12 @@ class Policy:
             f"It answers at most {self.max_rounds} questions of a run, {self.max_columns} columns "
             f"in all runs together, and messages up to {self.max_bytes} bytes.",
         ]
+        if self.secure_sum != "off" and self.min_sites <= len(self.peers):
+            lines.append(
+                "A coordinator that asks once with all sites and once without one of them sees "
+                f"that one's numbers as the difference: min_sites = {len(self.peers) + 1} would "
+                "refuse the second."
+            )
         if self.secure_sum != "required":
             lines.append(
                 "Without masks, it answers fewer columns in all than half of its rows, and than "

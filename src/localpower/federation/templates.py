@@ -41,7 +41,8 @@ tasks = ["Sums", "Spread", "Prepare", "PowerSteps", "SmallGram", "GramTriangle",
          "NoisedGram", "NoisedProduct"]
 secure_sum = "required"  # answers are masked: only the sum over all sites can be read
 min_rows = 100  # fewer rows here than this, or than ten times the columns asked for: no answer
-min_sites = 3  # fewer sites in a run: no answer, as the others could tell what is yours
+min_sites = {least}  # fewer sites in a run: no answer. Less than all of them, as "recovery" needs,
+# lets a coordinator ask with and without you: the difference is your part
 max_rounds = 100  # answers in one run
 max_columns = 1000  # columns answered in all runs on these data; the journal counts them
 max_bytes = 268435456  # of the largest message, in or out

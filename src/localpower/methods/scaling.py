@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from localpower.core.linalg import Array
+from localpower.core.ring import UNIT_BITS
 from localpower.engines.base import Engine
 from localpower.worker.moments import FAR, SMALLEST, Exponents, Moments
 from localpower.worker.sum_tasks import Spread, Sums
@@ -229,6 +230,7 @@ def summed(engine: Engine) -> Moments:
     spread = engine.sum(Spread(mean))
     rest = spread.first / max(rows, 1)
     m2 = np.maximum(spread.second - rows * np.square(rest), 0.0)
+    m2 += np.where(m2 > 0, 2.0**-UNIT_BITS * len(engine.rows), 0.0)  # at most that was cut off
     nothing = np.empty(0)
     stats = Moments(rows, 0, mean, m2, nothing, nothing, rest=rest).in_own_units()
     return stats.in_units(int(np.max(stats.exponent, initial=SMALLEST)))

@@ -11,10 +11,13 @@ import numpy as np
 
 from localpower.core.errors import DataError
 from localpower.core.linalg import Addend, Array
+from localpower.core.ring import UNIT_BITS
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.moments import Moments
 from localpower.worker.replies import added
 from localpower.worker.tasks import Shapes, Task
+
+LEAST_SPREAD = 2.0 ** (10 - UNIT_BITS // 2)  # whose square has 20 binary digits in a word
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +69,10 @@ class Spread(Task[ColumnSums]):
 
     def __call__(self, matrix: LocalMatrix) -> ColumnSums:
         stats = _finite(matrix)
-        own = np.ldexp(stats.mean, stats.exponent) - self.mean
+        mean = np.ldexp(stats.mean, stats.exponent)
+        own = mean - self.mean
         delta = own + np.ldexp(stats.rest, stats.exponent)
+        _check_spread(stats, mean, delta)
         squares = np.ldexp(np.ldexp(stats.m2, stats.exponent), stats.exponent)
         return ColumnSums(stats.rows, stats.rows * delta, squares + stats.rows * np.square(delta))
 
@@ -86,6 +91,21 @@ class SmallGram(Task[SmallSum]):
             return SmallSum(self.basis.T @ matrix.kept_gram() @ self.basis)
         T = matrix.apply(self.basis).astype(np.float64, copy=False)
         return SmallSum(T.T @ T)
+
+
+def _check_spread(stats: Moments, mean: Array, delta: Array) -> None:
+    """Raise where squares of deviations are lost in words: what is certified rests on them.
+
+    Deviations that are no more than the rounding of the mean may be lost.
+    """
+    some = np.sqrt(stats.rows)
+    sizes = np.hypot(np.ldexp(np.sqrt(stats.m2), stats.exponent), some * np.abs(delta))
+    rounding = 8 * np.finfo(float).eps * some * np.abs(mean)
+    if ((sizes > rounding) & (sizes < LEAST_SPREAD)).any():
+        raise OverflowError(
+            f"a column varies by less than {LEAST_SPREAD:.0e}, which is too small for the sum: "
+            "multiply columns by a number that all agree on"
+        )
 
 
 def _finite(matrix: LocalMatrix) -> Moments:
