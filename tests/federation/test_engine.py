@@ -289,7 +289,7 @@ def test_faults_on_the_way_cost_nothing_but_another_question(tmp_path, change, s
     link = Unsteady(agents, on(phase, "south", CHANGES[change]))
     found = lp.pca("sites", 2, "dpi", engine=Federation(link, secure=secure), **how)
     np.testing.assert_array_equal(found.components, usual.components)
-    assert found.run["participation"] in ("complete", "waited")
+    assert found.run["participation"]["label"] in ("complete", "waited")
     if phase is not Reveal:
         assert {agent.journal.columns for agent in agents} == {agents[0].journal.columns}
 

@@ -151,7 +151,7 @@ def test_a_run_without_losses_has_the_bits_of_the_strict_one(tmp_path):
     np.testing.assert_array_equal(found.components, strict.components)
     assert found.ledger == strict.ledger
     assert found.converged
-    assert found.run["participation"] == "complete"
+    assert found.run["participation"] == {"label": "complete"}
     assert "with recovery" in found.run["federation"]["secure_sum"]
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_lost_a_site_says_so_and_is_not_called_converged(tmp_path):
         found = lp.pca("sites", 2, "dpi", engine=engine, max_rounds=4, rng=0)
     assert not found.converged
     assert found.reason == "degraded"
-    assert found.run["participation"] == "without site-2 from round 5"
+    assert found.run["federation"]["participation"] == "without site-2 from round 5"
     assert "without site-2 from round 5" in str(found)
     assert [part["shard"] for part in found.run["degraded"]] == [2]
 
