@@ -186,7 +186,9 @@ class Federation(SumsOnly):
     def _is_offered(self, site: str, offer: Offer) -> bool:
         """Whether this is an offer for this run, by this site, as it left there."""
         named = offer.names is None or names_digest(offer.names) == offer.digest
-        return (offer.site, offer.run) == (site, self._run) and named and _is_signed(offer, offer)
+        about = site, self._run, digest_of(self._opening)
+        whole = (offer.site, offer.run, offer.opened) == about and named
+        return whole and _is_signed(offer, offer)
 
     def _taken(self, site: str, raw: bytes) -> Any:
         """Read what a site sent; None of what belongs to another question, or is damaged."""
