@@ -1245,7 +1245,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ]),
     ("engines/retrying.py", PARTICIPATION, [
         ("LastProducts() if keep or on_loss != \"stop\" else None", "LastProducts() if on_loss != \"stop\" else None"),
-        ("*(self.missing if self._on_loss == \"degrade\" else ())", "*self.missing"),
+        ("gone = frozenset() if self._on_loss == \"reuse\" else self.missing", "gone = self.missing"),
         ("key=self.missing.__contains__)", "key=abs)"),
         ("            if not self._again(left, fault, attempt, task):\n                break\n", "            self._again(left, fault, attempt, task)\n"),
         ("left = left[1:] + left[:1]", "left = left"),

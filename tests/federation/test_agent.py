@@ -654,6 +654,16 @@ def test_secrets_of_a_stale_or_damaged_run_are_removed(tmp_path):
     assert "over" in refusal(south.answer(ask(run, 1, NARROW)))
 
 
+def test_secrets_that_a_killed_site_had_half_written_are_removed(tmp_path):
+    agents = sites(tmp_path, thirds())
+    run = begun(agents)
+    path = tmp_path / "north" / "runs" / f"{run}.json"
+    path.with_name(f"{path.name}.0a1b2c3d.part").write_bytes(path.read_bytes()[:90])
+    north = again(agents[0])
+    assert [*path.parent.iterdir()] == [path]
+    assert isinstance(said(north.answer(ask(run, 1, NARROW))), Answer)
+
+
 def test_nothing_leaves_that_the_journal_cannot_take(tmp_path, monkeypatch):
     agents = sites(tmp_path, thirds())
     run = begun(agents)

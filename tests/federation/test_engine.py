@@ -1,5 +1,6 @@
 """The coordinator's engine: the bits of the inline ring, and what happens when sites fail."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -320,6 +321,21 @@ def test_an_answer_to_a_damaged_question_is_not_added(tmp_path):
         engine.sum(task)
     with pytest.raises(SiteRefused, match="another question was answered in this round"):
         engine.sum(task)
+
+
+def test_a_site_that_was_asked_for_another_run_is_named(tmp_path):
+    """A bit of the opening was turned on the way."""
+    agents = sites(tmp_path, thirds())
+    real = agents[2].answer
+
+    def damaged(frame):
+        message = said(frame)
+        other = isinstance(message, OpenRun)
+        return real(to_frame(replace(message, about="something else")) if other else frame)
+
+    agents[2].answer = damaged
+    with pytest.raises(WorkerLost, match="no right answer came from west"):
+        lp.pca("sites", 2, "dpi", engine=engine_of(agents))
 
 
 def test_an_answer_that_another_has_signed_is_not_taken(tmp_path):

@@ -152,6 +152,7 @@ def test_a_run_without_losses_has_the_bits_of_the_strict_one(tmp_path):
     assert found.ledger == strict.ledger
     assert found.converged
     assert found.run["federation"]["participation"] == "complete"
+    assert found.run["participation"] == {"label": "complete"}
     assert "with recovery" in found.run["federation"]["secure_sum"]
 
 
@@ -203,10 +204,36 @@ def test_a_second_loss_between_the_hops_is_another_question(tmp_path):
     task = PowerSteps(BASIS, 1)
     with pytest.raises(WorkerLost, match="site-2 left before the sum was opened"):
         engine.sum(task)
-    engine.link = Without(agents, ["site-1", "site-2"])
+    engine.link = Without(agents, ["site-2"])  # the other is back, and is not asked any more
     found = engine.sum(task).product
     left = [part for i, part in enumerate(parts) if i not in (1, 2)]
     np.testing.assert_array_equal(found, plain_sum(left, task, 1e6).product)
+
+
+class Repeating(Without):
+    """Brings each reply, and after it once more what came in the round before."""
+
+    def __init__(self, agents, gone):
+        super().__init__(agents, gone)
+        self.before = {}
+
+    def ask(self, frame, sites, deadline):
+        kind = type(said(frame))
+        for site, raw in super().ask(frame, sites, deadline):
+            yield site, raw
+            yield site, self.before.get((kind, site), raw)
+            self.before[kind, site] = raw
+
+
+def test_what_was_revealed_in_an_earlier_round_opens_no_later_one(tmp_path):
+    agents, parts = several(tmp_path, 5)
+    engine = opened(agents, secure="recovery")
+    engine.trace = 1e6
+    engine.link = Repeating(agents, ["site-3"])
+    for width in (1, 2):
+        task = PowerSteps(BASIS[:, :width].copy(), 1)
+        exact = plain_sum([*parts[:3], parts[4]], task, 1e6)
+        np.testing.assert_array_equal(engine.sum(task).product, exact.product)
 
 
 # A coordinator that wants more than one sum.

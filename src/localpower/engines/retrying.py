@@ -94,7 +94,7 @@ class Retrying(Engine):
         early: dict[int, Any] = {}
         done = 0
         self._round += 1
-        gone = {*self._engine.absent, *(self.missing if self._on_loss == "degrade" else ())}
+        gone = frozenset() if self._on_loss == "reuse" else self.missing
         left = sorted((n for n in numbers if n not in gone), key=self.missing.__contains__)
         for attempt in range(self._retries + 1):
             wanted = set(left)
@@ -113,7 +113,7 @@ class Retrying(Engine):
                         done += 1
             except (EngineError, WireError) as error:
                 fault = error
-            left = [n for n in left if n in wanted]
+            left = [n for n in left if n in wanted - self._engine.absent]
             if not left:
                 break
             fault = fault or WorkerLost(f"no reply came from shards {left}")

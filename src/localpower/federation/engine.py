@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
@@ -21,12 +22,12 @@ from localpower.core.errors import (
     WorkerLost,
 )
 from localpower.core.ledger import weigh
+from localpower.core.linalg import fold
 from localpower.core.ring import BITS, Grid, Words
-from localpower.engines.base import Engine
 from localpower.engines.ring import SumsOnly
 from localpower.federation.card import card_of, stopped_card, to_json
 from localpower.federation.link import Link
-from localpower.federation.masks import is_signed
+from localpower.federation.masks import is_signed, mask_info
 from localpower.federation.messages import (
     SECURE,
     Answer,
@@ -48,7 +49,7 @@ from localpower.federation.messages import (
     to_frame,
 )
 from localpower.federation.policy import PER_COLUMN
-from localpower.federation.recovery import SEALED, no_signatures, opened, threshold
+from localpower.federation.recovery import SEALED, list_text, no_signatures, opened, threshold
 from localpower.result import Result
 from localpower.run import Run
 from localpower.version import __version__
@@ -120,7 +121,7 @@ class Federation(SumsOnly):
     def _forget(self) -> None:
         """Be between two runs."""
         self._run = self._prepared = ""
-        self._opening = b""
+        self._opening = self._roster = b""
         self._offers: dict[str, Offer] = {}
         self._round = 0
         self._question: Question | None = None
@@ -158,8 +159,9 @@ class Federation(SumsOnly):
         offers = self._gathered(self._opening, Offer)
         check_offers(offers)
         self._offers = {offer.site: offer for offer in offers}
-        roster = Roster(self._run, tuple(replace(offer, names=None) for offer in offers))
-        self._gathered(to_frame(roster), Done)
+        roster = to_frame(Roster(self._run, tuple(replace(each, names=None) for each in offers)))
+        self._gathered(roster, Done)
+        self._roster = sha256(roster).digest()
         self._opening = b""
         return [
             EngineBlock(
@@ -184,7 +186,9 @@ class Federation(SumsOnly):
     def _is_offered(self, site: str, offer: Offer) -> bool:
         """Whether this is an offer for this run, by this site, as it left there."""
         named = offer.names is None or names_digest(offer.names) == offer.digest
-        return (offer.site, offer.run) == (site, self._run) and named and _is_signed(offer, offer)
+        about = site, self._run, digest_of(self._opening)
+        whole = (offer.site, offer.run, offer.opened) == about and named
+        return whole and _is_signed(offer, offer)
 
     def _taken(self, site: str, raw: bytes) -> Any:
         """Read what a site sent; None of what belongs to another question, or is damaged."""
@@ -222,16 +226,32 @@ class Federation(SumsOnly):
             raise ValueError("sites are asked one question all together, and this is one for each")
         key = task.key if isinstance(task, Measure) else ""
         sites = [self.link.names[number] for number in self.numbers(order)]
-        asked = self._exchange(inner, sites)
+        asked, fault = self._begun(inner), self._lacking(inner, sites)
         if inner.persists:
             self._prepared = asked.digest
         for site in sites:
-            reply = replace(asked.came[site], key=key)
-            yield cast(R, reply) if measured else reply.content
+            if site in asked.came:
+                reply = replace(asked.came[site], key=key)
+                yield cast(R, reply) if measured else reply.content
+        if fault is not None:
+            raise fault
+
+    def _lacking(self, task: Task[Any], sites: Sequence[str]) -> EngineError | None:
+        """Ask sites for replies of their own; why some are missing, if the run needs them."""
+        try:
+            if self.secure == "recovery":
+                self._enough(self._begun(task))
+                self._question = None
+            else:
+                self._exchange(task, sites)
+        except (WorkerLost, WorkerLate) as error:
+            return error
+        return None
 
     def sum(self, task: Task[R]) -> R:
         if not self.only_sums:
-            return Engine.sum(self, task)
+            whole = list(self.map(task))  # of a part, nothing is added: it may be asked for again
+            return fold(whole, len(whole), own=True)
         question: Task[Any] = task.task if isinstance(task, Measure) else task
         self.check_summable(question)
         asked = self._summed(question)
@@ -248,6 +268,15 @@ class Federation(SumsOnly):
         if self.secure != "recovery":
             return self._exchange(task, names)
         asked = self._begun(task)
+        answered = self._enough(asked)
+        self._question = None  # its masks are opened for one list: a retry is another question
+        assert asked.total is not None
+        asked.total = opened(asked.total, names, answered, self._opening_of(asked, answered))
+        return asked
+
+    def _enough(self, asked: Question) -> list[str]:
+        """Ask all sites that are there; who has answered, if those are enough to go on with."""
+        names = self.link.names
         present = [site for place, site in enumerate(names) if place not in self.absent]
         for _ in range(PATIENCE):
             with suppress(WorkerLost, WorkerLate):
@@ -256,36 +285,49 @@ class Federation(SumsOnly):
         answered = [site for site in names if site in asked.came]
         if len(answered) < threshold(len(names)):
             self._check_all(asked.came, present)
-        self._question = None  # its masks are opened for one list: a retry is another question
-        assert asked.total is not None
-        asked.total = opened(asked.total, names, answered, self._opening_of(asked, answered))
         self.absent = frozenset(names.index(site) for site in names if site not in answered)
-        return asked
+        return answered
 
     def _opening_of(self, asked: Question, answered: Sequence[str]) -> dict[str, Shares]:
         """What sites reveal of the masks of those that have answered."""
         names, about = self.link.names, (self._run, asked.number, asked.digest, tuple(answered))
         signatures = no_signatures(len(answered))
         if len(answered) < len(names):
-            for site, said in self._hop(to_frame(Settle(*about)), answered, Settled).items():
+            settled = self._hop(Settle(*about), Settled)
+            if len(settled) < threshold(len(names)):
+                self._check_all(settled, answered)
+            for site, said in settled.items():
                 signatures[answered.index(site)] = said.signature
         sealed = np.zeros((len(names), SEALED * len(names)), np.uint8)
         for site in answered:
             sealed[names.index(site)] = asked.sealed[site]
-        told = self._hop(to_frame(Reveal(*about, signatures, sealed)), answered, Shares)
-        return {
-            site: shares for site, shares in told.items() if _is_signed(shares, self._offers[site])
-        }
+        return self._hop(Reveal(*about, signatures, sealed), Shares)
 
-    def _hop(self, frame: bytes, sites: Sequence[str], kind: type[Hop]) -> dict[str, Hop]:
-        """What those of the sites reply that are still there."""
+    def _hop(self, asked: Settle | Reveal, kind: type[Hop]) -> dict[str, Hop]:
+        """What those sites of a list reply that are still there."""
         found: dict[str, Hop] = {}
-        with suppress(WorkerLost, WorkerLate):
-            for site, raw in self.link.ask(frame, sites, self.deadline):
-                reply = self._taken(site, raw)
-                if isinstance(reply, kind) and (reply.run, reply.site) == (self._run, site):
-                    found[site] = reply
+        frame = to_frame(asked)
+        for _ in range(PATIENCE):
+            left = [site for site in asked.sites if site not in found]
+            if not left:
+                break
+            with suppress(WorkerLost, WorkerLate):
+                for site, raw in self.link.ask(frame, left, self.deadline):
+                    reply = self._taken(site, raw)
+                    if isinstance(reply, kind) and self._agrees(asked, site, reply):
+                        found[site] = reply
         return found
+
+    def _agrees(self, asked: Settle | Reveal, site: str, reply: Settled | Shares) -> bool:
+        """Whether this is about this list and round, by this site, as it left there."""
+        if (reply.run, reply.round, reply.site) != (self._run, asked.round, site):
+            return False
+        offer = self._offers[site]
+        if isinstance(reply, Shares):
+            return _is_signed(reply, offer)
+        info = mask_info(self._roster, self._run, asked.round, self._prepared, asked.question)
+        signature = reply.signature.tobytes()
+        return is_signed(offer.identity.tobytes(), signature, list_text(info, asked.sites))
 
     def _exchange(self, task: Task[Any], sites: Sequence[str]) -> Question:
         """Ask those sites that have not answered this question yet, until all have."""

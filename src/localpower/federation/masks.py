@@ -34,6 +34,7 @@ except ImportError as error:
     raise MissingExtra("localpower.federation", "federation") from error
 
 IDENTITY = "identity.pem"  # the file of a site's identity key, in the folder of its keys
+PART = ".part"  # ends the name of a file that is being written
 CHUNK = 1 << 16  # words of a stream that are made at once
 WORD = np.dtype("<u8")
 
@@ -106,7 +107,7 @@ def is_signed(public: bytes, signature: bytes, message: bytes) -> bool:
 
 def write_secret(path: Path, content: bytes) -> None:
     """Write a file at once that nobody else can read, and have it on the disk."""
-    part = path.with_name(f"{path.name}.{os.urandom(4).hex()}.part")
+    part = path.with_name(f"{path.name}.{os.urandom(4).hex()}{PART}")
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(file, "wb") as stream:

@@ -210,6 +210,8 @@ def mask_private(seed: bytes) -> bytes:
 def open_runs(folder: Path) -> Sequence[SiteRun]:
     """Runs that were open when the site ended, the latest last; what is too old is removed."""
     found = []
+    for part in folder.glob(f"*{masks.PART}"):  # of a site that was killed as it wrote
+        part.unlink()
     for path in sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime):
         if time.time() - path.stat().st_mtime > STALE:
             path.unlink()
