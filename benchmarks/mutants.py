@@ -70,6 +70,7 @@ MOMENTS = ("tests/core/test_moments.py",)
 EXACT = ("tests/core/test_certify.py", "-k", "gram_matrix or believed or factored")
 MERGED = ("tests/core/test_certify.py", "-k", "sum_of or a_cut or shard or trace_is or of_a_factor")
 CHECKPOINT = ("tests/test_checkpoint.py", "-k", "to_the_last_bit")
+LEGS = ("tests/test_checkpoint.py", "-k", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,12 +571,12 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("patience = max(ROUNDS,", "patience = min(ROUNDS,"),
         ("islice(states, rounds if self._legs else None)", "islice(states, rounds)"),
         ("islice(states, rounds if self._legs else None)", "islice(states, None)"),
-        ("done = before + state.round", "done = state.round"),
-        ("yield replace(state, round=done) if before else state", "yield state"),
-        ("if self._skipped:\n                    break", "if self._skipped:\n                    continue"),
-        ("            before = done\n", ""),
-        ("self._skipped = bool(self._legs)", "self._skipped = True"),
-        ("            self._skipped = False\n            done", "            done"),
+        ("done = before[0] + state.round,", "done = state.round,"),
+        ("yield replace(state, round=done[0], steps=done[1]) if before[0] else state", "yield state"),
+        ("if self.over:\n                    break", "if self.over:\n                    continue"),
+        ("self.before = before = done\n", "before = self.before\n"),
+        ("self.over = bool(self._legs)", "self.over = True"),
+        ("            self.over = False\n            self.before", "            self.before"),
         ("reason = None if past is None else past.reason", "reason = None"),
         ("        engine.restore(past.records)\n", "        engine.restore(past.records[:0])\n"),
         ("seconds = sum(record.seconds for record in history)", "seconds = 0.0 - 9e9 * len(history)"),
@@ -589,8 +590,8 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("int(rng.spawn(1)[0].integers(1 << 63))", "0"),
         ("later = replace(start, state=None, doubt=doubt)", "later = replace(start, doubt=doubt)"),
         ("later = replace(start, state=None, doubt=doubt)", "later = replace(start, state=None)"),
-        ("[(choice.method, start), *(", "[(choice.method, later), *("),
-        ("(method, later) for method in choice.others", "(method, later) for method in choice.others[:0]"),
+        ("[(choice.method, start, patience)]", "[(choice.method, later, patience)]"),
+        ("patience) for method in choice.others]", "patience) for method in choice.others[:0]]"),
         ("left = 0 if reason is not None else max(0, rule.max_rounds - len(history))",
          "left = max(0, rule.max_rounds - len(history))"),
         ("max(0, rule.max_rounds - len(history))", "rule.max_rounds"),
@@ -651,8 +652,6 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("ties=not (asked.chosen and self.method.squares)", "ties=not asked.chosen"),
         ("learns=asked.certainty > 0 and self.method.sends_probes", "learns=self.method.sends_probes"),
         ("learns=asked.certainty > 0 and self.method.sends_probes", "learns=asked.certainty > 0"),
-        ("others = () if asked.checkpoint is not None else self.choice.others", "others = self.choice.others"),
-        ("others = () if asked.checkpoint is not None else self.choice.others", "others = ()"),
         ("astype(np.float64)[:, : self.rank]", "astype(np.float64)"),
         ("if earlier.basis.shape[0] != d:", "if earlier.basis.shape[0] > d:"),
         ("more = self.asked.rng.standard_normal(", "more = np.ones("),
@@ -1173,9 +1172,22 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("inner |= {key.partition(\".\")[2]: x for", "inner |= {key.partition(\".\")[2]: 0 for"),
         ("found.update(repr((part.dtype.str, part.shape)).encode())", "found.update(b\"\")"),
     ]),
+    ("iteration.py", LEGS, [
+        ("before[1] + state.steps", "state.steps"),
+        ("before = past.state.round, past.state.steps", "before = past.before"),
+        ("del legs[: past.leg]", "del legs[:0]"),
+        ("over = past.over or own[0] >= patience or not", "over = own[0] >= patience or not"),
+        ("over = past.over or own[0] >= patience or not", "over = past.over or not"),
+        ("own[0] >= patience or not method.iterates", "own[0] >= patience"),
+        ("state = replace(past.state, round=own[0], steps=own[1])", "state = past.state"),
+        ("replace(begin, state=state), patience - own[0]", "replace(begin, state=state), patience"),
+        ("first = 1 + len(choice.others) - len(legs)", "first = 0"),
+        ("self.method: Any = legs[0][0]", "self.method: Any = None"),
+        ("states.leg, states.before, states.over", "0, states.before, states.over"),
+        ("states.leg, states.before, states.over", "states.leg, (0, 0), states.over"),
+    ]),
     ("checkpoint.py", STOPPING, [
-        ("return load(self.where.path, self.identity, method.state_type)",
-         "return load(self.where.path, self.identity, State)"),
+        ("methods[leg].state_type(**parts", "State(**parts"),
         ("if self.where is None or self.missing:", "if self.where is None:"),
         ("state.round % self.where.every == 0 or ends", "state.round % self.where.every == 0"),
         ("state.round % self.where.every == 0 or ends", "state.round % self.where.every == 1 or ends"),
