@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import same_bits, with_options
+from helpers import same_bits, with_options, with_spectrum
 from scipy import sparse
 
 import localpower as lp
@@ -148,16 +148,18 @@ def test_torn_and_foreign_files_are_refused(tmp_path):
 def test_auto_goes_on_with_the_method_that_it_had_come_to(tmp_path, monkeypatch):
     monkeypatch.setattr("localpower.iteration.ROUNDS", 3)
     monkeypatch.setattr("localpower.iteration.PATIENCE", 0)
-    X = np.random.default_rng(0).standard_normal((1100, 1050))
+    X = np.random.default_rng(0).standard_normal((700, 600))
     path, options = tmp_path / "run.ck", {"engine": "inline", "tol": 1e-8}
     whole = fit(None, X, **options)
     assert "tsqr followed" in whole.run["why"]
     assert [record.round for record in whole.history] == list(range(1, 8))
     assert all(record.steps >= 0 for record in whole.history)
-    for rounds in range(1, 8):
+    for rounds in (3, 4, 5):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", lp.ConvergenceWarning)
-            fit(path, X, callback=lambda r, _, last=rounds: r.round == last, **options)
+            fit(path, X, callback=after(rounds), **options)
+            again = fit(path, X, resume=True, callback=after(rounds + 2), **options)
+        assert len(again.history) == rounds + 2
         again = fit(path, X, resume=True, **options)
         assert same_run(again, whole)
         assert again.run["method"] == "tsqr"
@@ -186,6 +188,20 @@ def test_a_relay_goes_on_from_the_leg_that_it_had_come_to(leg, over, comes):
     own = found.round - relay.before[0]
     assert (relay.leg, own, found.round) == comes
     assert relay.method is legs[comes[0]]
+
+
+@pytest.mark.parametrize("columns", [4, 600], ids=["exact", "iterated"])
+def test_auto_resumes_with_the_next_method_where_one_had_given_up(tmp_path, columns):
+    values = np.r_[1, 1e-9, 1e-10, 1e-11, np.full(columns - 4, 1e-14)]
+    graded, path = with_spectrum(columns + 100, values), tmp_path / "run.ck"
+    whole = fit(None, graded)
+    assert "tsqr followed" in whole.run["why"]
+    for rounds in {1, len(whole.history) - 1}:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", lp.ConvergenceWarning)
+            fit(path, graded, callback=after(rounds))
+        assert same_run(fit(path, graded, resume=True), whole)
+        path.unlink()
 
 
 def test_a_missing_checkpoint_starts_anew_and_every_says_how_often_it_is_written(

@@ -393,6 +393,33 @@ def test_the_command_finds_columns_by_name(tmp_path, capsys):
         assert "needs columns that are left out: 'b'; take them off --drop" in said
 
 
+def test_a_column_without_a_name_is_left_out_as_the_note_says(tmp_path, capsys):
+    rows, model = tmp_path / "rows.csv", tmp_path / "model"
+    lines = [f"{n},{np.sin(n)},{np.cos(5 * n)}\n" for n in range(40)]
+    rows.write_text(",a,b\n" + "".join(lines))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", lp.DataHint)
+        assert status("fit", rows, "-k", 1, "-o", model) == 0
+    assert "leave it out with --drop ''" in capsys.readouterr().err
+    assert status("fit", rows, "-k", 1, "--drop", "", "-o", model) == 0
+    assert lp.Result.load(model).run["names"] == ["a", "b"]
+
+
+def test_arguments_that_a_command_does_not_know_are_refused_with_its_own_usage(capsys):
+    assert status("report", "model", "rows.csv", "-o", "page.html") == 2
+    said = capsys.readouterr().err
+    assert "[--data DATA" in said
+    assert "unrecognized arguments: rows.csv; see localpower report --help" in said
+
+
+def test_names_with_commas_are_quoted_in_what_a_command_advises(tmp_path, capsys):
+    rows = tmp_path / "rows.csv"
+    rows.write_text('"town, old",a,b\n' + "x,1,2\ny,2,1\nz,3,5\n")
+    assert status("fit", rows, "-k", 1, "-o", tmp_path / "model") == 1
+    assert """with --drop '"town, old"' or""" in capsys.readouterr().err
+    assert status("fit", rows, "-k", 1, "--drop", '"town, old"', "-o", tmp_path / "model") == 0
+
+
 def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
     run = subprocess.Popen(
         [

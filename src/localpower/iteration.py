@@ -95,7 +95,7 @@ def relay_of(
     patience = max(ROUNDS, PATIENCE * choice.rounds)
     doubt = start.doubt  # later probes share the chance to be misled with earlier ones
     doubt = None if doubt is None else replace(doubt, before=MOST_DRAWS + 1)
-    later = replace(start, state=None, doubt=doubt, rng=start.rng.spawn(1)[0])
+    later = replace(start, state=None, doubt=doubt)
     legs = [(choice.method, start, patience)]
     legs += [(method, later, patience) for method in choice.others]
     before = (0, 0)
@@ -103,7 +103,8 @@ def relay_of(
         del legs[: past.leg]
         before, (method, begin, _) = past.before, legs[0]
         own = past.state.round - before[0], past.state.steps - before[1]
-        if len(legs) > 1 and (past.over or own[0] >= patience):
+        over = past.over or own[0] >= patience or not method.iterates
+        if over and len(legs) > 1:
             before = past.state.round, past.state.steps
             del legs[0]
         else:

@@ -353,6 +353,7 @@ def test_what_is_malformed_is_told_with_its_place(
          r"drop=\['a', 'c'\] or columns="),
         ("x,1,y\nz,3,w\n", r"no numbers in column 0, 2, as 'x' in line 1; .*drop=\[0, 2\]"),
         ("a;b\n1,5;2,5\n", r"no numbers in column 'a', 'b', as '1,5' in line 2; write decimals"),
+        ("a;b\nx;2,5\n", r"no numbers in column 'b', as '2,5' .* pandas\.read_csv\("),
         ("a;b\n1;2\n1,5;2\n", r"line 3, column 'a': '1,5' is not a number; write decimals with a"),
         ("a,b\n", r"no numbers in column"),
         ("# only\n\n", "the file is empty"),

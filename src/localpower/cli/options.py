@@ -45,8 +45,8 @@ def as_cli_wording(text: str) -> str:
         words = re.findall(r"'([^']*)'|\"([^\"]*)\"|([^\s,'\"\[\]]+)", value)
         parts = [next(filter(None, word), "") for word in words]
         listed = ",".join(f'"{part}"' if "," in part else part for part in parts)
-        plain = not set(listed) & set(' "')
-        return f"--{name}{' ' * bool(listed)}{listed if plain else quote(listed)}"
+        plain = listed and not set(listed) & set(' "')
+        return f"--{name} {listed if plain else quote(listed)}" if words else f"--{name}"
 
     return re.sub(
         rf"(?<![\w:,.'])({'|'.join(NAMES)})=(\[[^]]*\]|'[^']*'|[^\s,;:()]+)?", option, text
@@ -116,6 +116,13 @@ class Parser(argparse.ArgumentParser):
         """Say what is wrong, and where the options are explained."""
         super().error(f"{message}; see {self.prog} --help")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Let the command whose arguments they are refuse those that it does not know."""
+        found, others = super().parse_known_args(args, namespace)
+        if others and " " in self.prog:
+            self.error(f"unrecognized arguments: {' '.join(others)}")
+        return found, others
+
     def format_help(self) -> str:
         """Leave out what is rare, but for the names."""
         if not self.rarely:
@@ -134,7 +141,7 @@ class Parser(argparse.ArgumentParser):
 
 def names_in(text: str) -> list[str]:
     """Names between commas; one that has a comma itself is in double quotes, as in CSV."""
-    return next(csv.reader([text], skipinitialspace=False), [])
+    return next(csv.reader([text])) or [""]
 
 
 class Extend(argparse.Action):

@@ -265,6 +265,7 @@ def _refuse_text(layout: Layout, sample: list[tuple[int, list[str]]]) -> None:
     text = [j for j in layout.chosen if _is_text([row[j] for _, row in rows])]
     if not text:
         return
+    text = [j for j in text if any(_has_comma(row[j]) for _, row in rows)] or text
     number, row = next((number, row) for number, row in rows if not is_missing(row[text[0]]))
     named = ", ".join(repr(layout.called(j)) for j in text[:20]) + ", …" * (len(text) > 20)
     field = row[text[0]]
@@ -288,5 +289,8 @@ def _is_value(field: str) -> bool:
 def remedy(field: str, columns: str) -> str:
     """Say what to do about a field that is no number."""
     if _has_comma(field):
-        return "write decimals with a point"
+        return (
+            "write decimals with a point, or give the frame that pandas.read_csv(…, sep=…, "
+            "decimal=',') reads"
+        )
     return f"leave out what is not a number with drop=[{columns}] or columns=[…]"
