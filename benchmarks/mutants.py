@@ -70,7 +70,7 @@ MOMENTS = ("tests/core/test_moments.py",)
 EXACT = ("tests/core/test_certify.py", "-k", "gram_matrix or believed or factored")
 MERGED = ("tests/core/test_certify.py", "-k", "sum_of or a_cut or shard or trace_is or of_a_factor")
 CHECKPOINT = ("tests/test_checkpoint.py", "-k", "to_the_last_bit")
-RELAYED = ("tests/test_checkpoint.py", "-k", "had_come_to")
+RELAYED = ("tests/test_checkpoint.py", "-k", "had_come_to or had_given_up")
 PARTICIPATION = ("tests/faults/test_participation.py",)
 
 
@@ -1213,8 +1213,9 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ]),
     ("iteration.py", RELAYED, [
         ("del legs[: past.leg]", "pass"),
-        ("(past.over or own[0] >= patience)", "past.over"),
-        ("(past.over or own[0] >= patience)", "own[0] >= patience"),
+        ("past.over or own[0] >= patience or not", "past.over or not"),
+        ("past.over or own[0] >= patience or not", "own[0] >= patience or not"),
+        ("own[0] >= patience or not method.iterates", "own[0] >= patience"),
         ("replace(begin, state=state), patience - own[0]", "replace(begin, state=state), patience"),
         ("first = 1 + len(choice.others) - len(legs)", "first = 0"),
     ]),

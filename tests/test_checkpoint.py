@@ -169,6 +169,8 @@ def test_auto_goes_on_with_the_method_that_it_had_come_to(tmp_path, monkeypatch)
 class Leg:
     """A method that does nothing but count rounds."""
 
+    iterates = True
+
     def states(self, engine, begin):
         first = 0 if begin.state is None else begin.state.round
         for number in range(first + 1, first + 3):
