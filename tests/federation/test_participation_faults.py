@@ -4,11 +4,15 @@ A run must end with the bits of one without faults, or say what it is without, o
 that names the site.
 """
 
+import importlib.util
 import os
+import re
 import signal
+import sys
 import threading
 from contextlib import contextmanager
 from math import inf
+from pathlib import Path
 
 import pytest
 from faulty import (
@@ -33,6 +37,7 @@ from localpower.federation.engine import Federation
 from localpower.federation.link import DirectLink
 from localpower.federation.messages import from_frame
 
+FILE = Path(__file__).parents[2] / "benchmarks" / "participation_faults.py"
 MODES = {
     "strict": ("strict", "stop"),
     "recovery": ("recovery", "stop"),
@@ -140,6 +145,25 @@ def test_hops_that_open_a_sum_are_asked_again(tmp_path, usual, what, skip):
     how, found = ended(tmp_path, usual, "recovery", gone, hop)
     assert how == "labelled", found
     assert found.run["participation"]["shards"] == [1]
+    assert [fault["then"] for fault in found.run["faults"]] == ["left out"]  # nothing more is told
+
+
+def test_a_list_that_too_few_have_signed_is_another_question(tmp_path, usual):
+    gone = Fault("kill", "before", "iterate", "site-1", times=inf)
+    hop = Fault("kill", "before", "iterate", "site-2", times=2, hop=True)
+    how, found = ended(tmp_path, usual, "recovery", gone, hop)
+    assert how == "labelled", found
+    assert found.run["participation"]["shards"] == [1]
+    assert [fault["then"] for fault in found.run["faults"]] == ["asked again", "left out"]
+
+
+@pytest.mark.parametrize(("mode", "skip"), [("recovery", 4), ("plain, degrade", 1)])
+def test_a_site_that_is_lost_as_rows_are_prepared_is_left_out(tmp_path, usual, mode, skip):
+    """All before is answered: sums and what opens them, or statistics."""
+    fault = Fault("kill", "before", "prepare", "site-2", skip=skip, times=inf)
+    how, found = ended(tmp_path, usual, mode, fault)
+    assert how == "labelled", found
+    assert found.run["participation"]["shards"] == [2]
 
 
 @pytest.mark.parametrize("phase", ["prepare", "iterate"])
@@ -149,6 +173,39 @@ def test_one_site_too_many_stops_with_the_names_of_those_that_are_missing(tmp_pa
     how, found = ended(tmp_path, usual, "recovery", first, gone)
     assert how == "stopped"
     assert "site-3" in str(found)
+
+
+# The campaign of random schedules.
+
+
+@pytest.fixture(scope="module")
+def campaign():
+    spec = importlib.util.spec_from_file_location("participation_faults", FILE)
+    module = sys.modules["participation_faults"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_random_schedules_end_as_they_must_and_are_not_run_twice(campaign, tmp_path):
+    output = tmp_path / "some.csv"
+    rows = [*campaign.campaign(12, 1, output)]
+    assert [row.number for row in rows] == [*range(12)]
+    assert {row.ended for row in rows} <= {*campaign.GOOD}
+    assert {row.after for row in rows} == {"right"}
+    assert [*campaign.campaign(12, 1, output)] == []
+
+
+def test_the_listed_campaign_is_whole_and_nothing_in_it_is_wrong_unlabelled_or_hangs(campaign):
+    rows = campaign.listed(FILE.with_suffix(".csv"), 0)
+    assert sorted(int(row["number"]) for row in rows) == [*range(1000)]
+    assert {row["ended"] for row in rows} == {*campaign.GOOD}
+    assert {row["after"] for row in rows} == {"right"}
+    assert sum(row["link"] == "gRPC" for row in rows) == 20
+    for secure in campaign.MODES:
+        told = "\n".join(row["faults"] for row in rows if row["secure"] == secure)
+        for kind in VARIANTS:
+            for phase in PHASES:
+                assert re.search(rf"{kind} \([^;]* in {phase}\b", told)
 
 
 # Processes of their own, over gRPC.

@@ -190,6 +190,15 @@ def test_a_site_lost_between_the_hops_costs_another_round_at_most(tmp_path):
     assert engine.absent == frozenset()
 
 
+def test_sites_that_are_lost_between_the_hops_are_named_where_too_few_are_left(tmp_path):
+    agents, _ = several(tmp_path, 5)
+    engine = opened(agents, secure="recovery")
+    engine.trace = 1e6
+    engine.link = Without(agents, ["site-2", "site-4"], kinds=(Reveal,))
+    with pytest.raises(WorkerLost, match="site-2, site-4 left before the sum was opened"):
+        engine.sum(PowerSteps(BASIS, 1))
+
+
 def test_a_second_loss_between_the_hops_is_another_question(tmp_path):
     agents, parts = several(tmp_path, 7)
     engine = opened(agents, secure="recovery")

@@ -105,9 +105,9 @@ def opened(
     """Take the masks off a sum of the words of those that `answered`."""
     places = {name: place for place, name in enumerate(names)}
     missing = [name for name in names if name not in answered]
-    if missing and not {*answered} <= {*told}:
-        gone = ", ".join(name for name in answered if name not in told)
-        raise WorkerLost(f"{gone} left before the sum was opened")
+    gone = [name for name in answered if name not in told]
+    if gone and (missing or len(told) < threshold(len(names))):
+        raise WorkerLost(f"{', '.join(gone)} left before the sum was opened")
     own = [
         joined({places[by]: bytes(shares.shares[at]) for by, shares in told.items()}, len(names))
         for at in range(len(answered))
