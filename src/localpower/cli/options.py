@@ -198,8 +198,7 @@ def add_fit(commands: Any, run: Any) -> None:
     shards = command.add_argument_group("shards and workers")
     _add_shards(command, shards)
     shards.add_argument("--engine", default="threads", metavar="NAME",
-        help="threads, processes:4, dask, ray, spark, mpi; without DATA: sites:FILE, "
-             "flare:KIT")  # fmt: skip
+        help="threads, processes:4, dask, ray, spark, mpi, sites:FILE")  # fmt: skip
     rare(shards, "--faults", type=group(Faults), metavar="A=B,...",
          help="deadline=SECONDS, retries=N, on_loss=stop, degrade or reuse, "
               "participation=SHARE")  # fmt: skip
