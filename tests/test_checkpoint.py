@@ -25,7 +25,8 @@ from localpower.core.files import replacing
 from localpower.core.ledger import Round
 from localpower.engines.inline import Inline
 from localpower.iteration import relay_of
-from localpower.methods import Choice, Start, method_from
+from localpower.methods import REGISTRY, Choice, Start, method_from
+from localpower.methods.auto import Auto
 from localpower.methods.block_lanczos import LanczosState
 from localpower.methods.exact import FactoredState
 from localpower.methods.local_ritz import RitzState
@@ -204,6 +205,38 @@ def test_auto_resumes_with_the_next_method_where_one_had_given_up(tmp_path, colu
             fit(path, graded, callback=after(rounds))
         assert same_run(fit(path, graded, resume=True), whole)
         path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("methods", "rank", "options"),
+    [
+        pytest.param(("block_krylov", "tsqr"), 4, {}, id="the last round of a method is enough"),
+        pytest.param(("dpi", "tsqr"), 3, {"max_rounds": 2}, id="no round is left"),
+        pytest.param(("local_power", "local_ritz"), 0.9, {}, id="a share"),
+        pytest.param(("dpi", "local_power", "block_lanczos"), 3, {"max_rounds": 9}, id="three"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::localpower.core.errors.ConvergenceWarning")
+def test_a_relay_goes_on_from_each_round_to_the_same_end(
+    tmp_path, monkeypatch, methods, rank, options
+):
+    first, *others = (REGISTRY[name].build() for name in methods)
+    choice = Choice(first, "asked for", 1, tuple(others))
+    monkeypatch.setattr(Auto, "choose", lambda self, problem: choice)
+    monkeypatch.setattr("localpower.iteration.PATIENCE", 0)
+    how = {"engine": "inline", "workers": 2, "tol": 1e-8, "rng": 5, "center": True} | options
+    X = np.random.default_rng(5).standard_normal((60, 16)) * 0.9 ** np.arange(16)
+    for patience in (1, 2, 3):
+        monkeypatch.setattr("localpower.iteration.ROUNDS", patience)
+        whole = lp.svd(X, rank, **how)
+        for last in range(1, len(whole.history) + 1):
+            path = tmp_path / f"{patience}-{last}.ck"
+            stop = {"callback": lambda record, _, last=last: record.round == last}
+            lp.svd(X, rank, checkpoint=path, **stop, **how)
+            again = lp.svd(X, rank, checkpoint=lp.Checkpoint(path, resume=True), **how)
+            np.testing.assert_array_equal(again.components, whole.components)
+            for told in ("method", "why", "reason", "certificate"):
+                assert str(again.run[told]) == str(whole.run[told])
 
 
 def test_a_missing_checkpoint_starts_anew_and_every_says_how_often_it_is_written(

@@ -97,12 +97,15 @@ def relay_of(
     doubt = None if doubt is None else replace(doubt, before=MOST_DRAWS + 1)
     later = replace(start, state=None, doubt=doubt)
     legs = [(choice.method, start, patience)]
-    legs += [(method, later, patience) for method in choice.others]
+    for method, rng in zip(choice.others, start.rng.spawn(len(choice.others)), strict=True):
+        legs.append((method, replace(later, rng=rng), patience))
     before = (0, 0)
     if past is not None:
         del legs[: past.leg]
         before, (method, begin, _) = past.before, legs[0]
         own = past.state.round - before[0], past.state.steps - before[1]
+        if growth is not None:
+            growth.rank = past.state.rank
         over = past.over or own[0] >= patience or not method.iterates
         if over and len(legs) > 1:
             before = past.state.round, past.state.steps
@@ -115,7 +118,10 @@ def relay_of(
         for m, begin, _ in legs
     ]
     first = 1 + len(choice.others) - len(legs)
-    return Relay([(m, own, n) for (m, _, n), own in zip(legs, states, strict=True)], before, first)
+    relay = Relay([(m, own, n) for (m, _, n), own in zip(legs, states, strict=True)], before, first)
+    if past is not None:
+        relay.method = method  # until there is a round of the next one
+    return relay
 
 
 def follow(

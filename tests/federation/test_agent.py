@@ -25,9 +25,10 @@ from federated import (
 from localpower.core.errors import DataError
 from localpower.core.linalg import orth
 from localpower.federation import masks
-from localpower.federation.journal import Journal, verified
+from localpower.federation.journal import LONGEST, Journal, verified
 from localpower.federation.masks import SiteKeys
 from localpower.federation.messages import (
+    MOST_TEXT,
     Answer,
     CloseRun,
     Offer,
@@ -295,6 +296,18 @@ def test_numbers_too_large_for_a_question_end_the_run_and_cost_a_tenth_of_all(tm
         assert not [*(tmp_path / "north" / "runs").iterdir()]
     assert told == 10
     assert "max_columns" in refusal(agents[0].answer(question))
+
+
+def test_lines_of_the_journal_stay_short_whatever_is_said(tmp_path):
+    """A line that was not finished is looked for in the last bytes only."""
+    agents = sites(tmp_path, thirds())
+    agents[0].answer(to_frame(Refusal("a", "b", "\u1234" * 100_000, 10**4000)))
+    frames_of_opening(agents, about="\U0001f600" * MOST_TEXT)
+    refused, opening = verified(agents[0].policy.folder / "journal.jsonl")
+    assert (len(refused[0].run), refused[0].round) == (64, 0)
+    assert len(opening[0].text) == MOST_TEXT
+    sizes = map(len, (agents[0].policy.folder / "journal.jsonl").read_bytes().splitlines())
+    assert max(sizes) < LONGEST
 
 
 # A coordinator that tells sites different things.

@@ -8,6 +8,7 @@ import pytest
 
 from localpower.core.errors import DataError, EngineError
 from localpower.federation import journal as journals
+from localpower.federation.join import SpokenJournal
 from localpower.federation.journal import Entry, Journal, verified
 
 RUN = "ab" * 16
@@ -135,3 +136,14 @@ def test_a_journal_that_was_closed_takes_no_more(tmp_path):
         first.write(Entry("opened", RUN))
     assert second.verify() == 0
     second.close()
+
+
+def test_texts_of_a_coordinator_cannot_steer_the_terminal(tmp_path):
+    said = []
+    journal = SpokenJournal(tmp_path / "journal.jsonl", said.append)
+    evil = "a\x1b[2J\rrun closed\n\ud800é"
+    journal.write(Entry("opened", RUN, text=evil))
+    journal.write(Entry("refused", "\x1b[1A", text=evil))
+    journal.close()
+    assert all(each.isprintable() and each.encode() for each in said)
+    assert said[0].endswith(r"opened: a\x1b[2J\rrun closed\n\ud800é")
