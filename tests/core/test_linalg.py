@@ -30,7 +30,7 @@ def content(item):
     arrays = [item] if isinstance(item, np.ndarray) else [
         value for name in item.__slots__ if (value := getattr(item, name)) is not None
     ]  # fmt: skip
-    return [array.tobytes() for array in arrays]
+    return [np.asarray(array).tobytes() for array in arrays]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -20,7 +20,7 @@ from localpower.core.errors import DataError, EngineError, WorkerLate
 from localpower.core.machine import ROWS_SHARE, available
 from localpower.engines.blas import one_blas_thread
 from localpower.engines.cluster import ClusterEngine, grouped
-from localpower.engines.mpi_link import MPI, Ask, GivenUp, Hold, Idle, Link
+from localpower.engines.mpi_link import MPI, GivenUp, Hold, Idle, Link, RunTasks
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.replies import Done
 from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, is_function, is_stored
@@ -194,12 +194,12 @@ class Mpi(ClusterEngine):
         same = not numbers or task.for_shard(numbers[0]) is task
         ranks = set(link.greetings) if added else {number % self.size for number in numbers}
         if same and ranks.issuperset(link.greetings):
-            link.send_all(Ask(run, (task,), tuple(numbers), added), self.deadline)
+            link.send_all(RunTasks(run, (task,), tuple(numbers), added), self.deadline)
             return run
         for rank in sorted(ranks - {0}):
             held = (number for number in numbers if number % self.size == rank)
             each = (task,) if same else tuple(map(task.for_shard, held))
-            ask = Ask(run, each, tuple(numbers), added)
+            ask = RunTasks(run, each, tuple(numbers), added)
             link.send(ask, rank, Link.COMMAND, link.greetings[rank][0])
         return run
 
@@ -256,13 +256,13 @@ class Mpi(ClusterEngine):
             if stamp != link.calls:  # of a call that this rank has left
                 continue
             work.clear()
-            if not isinstance(message, Hold | Ask):
+            if not isinstance(message, Hold | RunTasks):
                 return message
             with suppress(GivenUp):
                 work.extend(self._begin(message))
             del message  # it has arrays, and the next may be long in coming
 
-    def _begin(self, message: Hold | Ask) -> Iterator[tuple[int, int, Task[Any]]]:
+    def _begin(self, message: Hold | RunTasks) -> Iterator[tuple[int, int, Task[Any]]]:
         """Do what rank 0 asks at once; yield what can be done bit by bit."""
         if isinstance(message, Hold):
             self._link.send(self._take_in(message), 0, Link.REPLY, message.run)

@@ -61,7 +61,7 @@ class Hold:
 
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
-class Ask:
+class RunTasks:
     """Run tasks on those of the shards of these `numbers` that are here: one for all, or each one.
 
     They are replied to one by one, or added by the ranks if `added`: all shards are asked then.

@@ -85,6 +85,8 @@ class Plan(NamedTuple):
 
 def register(kind: type) -> type:
     """Add a message type to the closed list; for those that are defined above the core."""
+    if MESSAGES.get(kind.__name__, kind) is not kind:
+        raise ValueError(f"another message is called {kind.__name__}: take another name")
     MESSAGES[kind.__name__] = kind
     return kind
 
