@@ -19,9 +19,8 @@ HOLES = RNG.random(FULL.shape) < 0.05
 HOLES[7, 1] = True
 X = np.where(HOLES, np.nan, FULL)
 KEPT = ~HOLES.any(axis=1)
-ROWS = {None: FULL, "drop": FULL[KEPT], "mean": np.where(HOLES, np.nanmean(X, axis=0), FULL)}
-TOLD = {None: {}, "drop": {"rows_left_out": int((~KEPT).sum())},
-        "mean": {"values_filled": int(HOLES.sum())}}  # fmt: skip
+ROWS = {"drop": FULL[KEPT], "mean": np.where(HOLES, np.nanmean(X, axis=0), FULL)}
+TOLD = {"drop": {"rows_left_out": int((~KEPT).sum())}, "mean": {"values_filled": int(HOLES.sum())}}
 HOW = {"label": "kind", "drop": ["name"]}
 
 
@@ -60,18 +59,16 @@ def cluster(request):
             yield engine, {"spark": spark_data, "ray": ray_data}[request.param]
 
 
-@pytest.mark.parametrize("missing", [None, "drop", "mean"])
+@pytest.mark.parametrize("missing", ["drop", "mean"])
 def test_options_are_seen_to_on_the_cluster(cluster, missing):
     engine, made = cluster
-    rows = lp.read(made(X if missing else FULL), **HOW, missing=missing)
+    rows = lp.read(made(X), **HOW, missing=missing)
     assert "label='kind'" in repr(rows)
     assert rows.columns == 4
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with pytest.warns(lp.DataHint, match="missing"):
         found = lp.pca(rows, 2, method="gram", engine=engine, rng=0)
-    assert any("missing" in str(hint.message) for hint in told) == bool(missing)
     assert found.run["held"]
-    assert found.run.get("missing", {}) == TOLD[missing]
+    assert found.run["missing"] == TOLD[missing]
     assert found.run["rows"] == len(ROWS[missing])
     assert found.run["names"] == NAMES
     wanted = ROWS[missing] - ROWS[missing].mean(axis=0)
@@ -82,9 +79,10 @@ def test_options_are_seen_to_on_the_cluster(cluster, missing):
 
 def test_methods_are_compared_and_mistakes_are_said(cluster):
     engine, made = cluster
-    rows = lp.read(made(FULL), **HOW)
+    rows = lp.read(made(FULL), **HOW, dtype="float32")
     found = lp.compare(rows, 2, methods=["gram"], engine=engine)
     assert not found.missing
+    assert found.run["dtype"] == "float32"
     with pytest.raises(lp.DataError, match=r"columns that are not numbers: 'name' .*drop="):
         lp.read(made(FULL), label="kind").in_place()
     with pytest.raises(lp.DataError, match="nothing"):
@@ -94,12 +92,6 @@ def test_methods_are_compared_and_mistakes_are_said(cluster):
         lp.read(made(empty), **HOW, missing="mean").in_place()
     with pytest.raises(ValueError, match="stay with"):
         found["gram"].result.transform(rows, out="scores.npy")
-
-
-def test_single_precision_is_kept_and_asked_for(cluster):
-    engine, made = cluster
-    found = lp.pca(lp.read(made(FULL), **HOW, dtype="float32"), 2, engine=engine, rng=0)
-    assert found.run["dtype"] == "float32"
 
 
 def test_what_has_no_columns_names_a_remedy():

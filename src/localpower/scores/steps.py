@@ -21,6 +21,7 @@ from localpower.worker.shard import Piece, Shard, work_type
 if TYPE_CHECKING:
     from localpower.result import Result
 
+SHIFTED = 1 << 23  # bytes of rows that are shifted at once
 LARGE = 2.0**1000  # a scale whose multiples may leave the number format
 
 
@@ -184,24 +185,28 @@ class ToRows(Step):
 
 
 def _projected(matrix: LocalMatrix, V: Array) -> Array:
-    """``A_i V``, a whole block at a time.
+    """``A_i V``, in steps of `SHIFTED` bytes of rows.
 
-    Threads that do a little each in turn wait for each other on a busy machine, so blocks are not
-    cut as small as `LocalMatrix.apply` does it.
+    Threads that do a little each in turn wait for each other on a busy machine, so steps are not as
+    small as those of `LocalMatrix.apply`; and a shifted copy of a whole block would take longer to
+    get from the system than to compute.
     """
     DV = matrix._scaled(V, matrix.dtype)
     out = np.empty((matrix.shape[0], V.shape[1]), matrix.dtype)
-    shifted: Array = np.empty((0, 0))
     start = 0
     for block, shift in matrix._blocks():
         here = out[start : (start := start + block.shape[0])]
-        if isinstance(block, np.ndarray):
-            if shift is not None:
-                shifted = np.empty_like(block) if len(shifted) < len(block) else shifted
-                block = np.subtract(block, shift, out=shifted[: len(block)])
-            np.matmul(block, DV, out=here)
-        else:
+        if not isinstance(block, np.ndarray):
             here[:] = block @ DV
             if shift is not None:
                 here -= shift @ DV
+        elif shift is None:
+            np.matmul(block, DV, out=here)
+        else:
+            rows = max(1, SHIFTED // max(1, block[:1].nbytes))
+            shifted = np.empty_like(block[:rows])
+            for first in range(0, len(block), rows):
+                part = block[first : first + rows]
+                centred = np.subtract(part, shift, out=shifted[: len(part)])
+                np.matmul(centred, DV, out=here[first : first + rows])
     return out
