@@ -181,8 +181,8 @@ def busy(processes):
 def started(word=""):
     """Processes below this one that a run may have started.
 
-    Neither the one that Python itself keeps for shared memory nor the browser of other tests is one
-    of them. With a `word`, those that have it in their command line.
+    Neither the one that Python itself keeps for shared memory nor the browser and the federation
+    of other tests are among them. With a `word`, those that have it in their command line.
     """
     import psutil
 
@@ -193,6 +193,6 @@ def started(word=""):
             return ""
 
     every = psutil.Process().children(recursive=True)
-    others = ("resource_tracker", "chromium", "playwright")
+    others = ("resource_tracker", "chromium", "playwright", "localpower site join", "nvflare")
     lines = [(process, line(process)) for process in every]
     return [p for p, text in lines if word in text and not any(name in text for name in others)]
