@@ -130,7 +130,7 @@ def test_a_site_that_signs_with_another_key_than_the_file_pins_is_not_worked_wit
 def test_the_command_fits_without_data_and_leaves_nothing(sites, engine, tmp_path, reference):
     engine.close()  # the port is for the command now
     assert is_free(sites.port)
-    assert not [thread for thread in threading.enumerate() if thread.name == THREADS]
+    until(lambda: not [each for each in threading.enumerate() if each.name == THREADS])
     how = "--center", "-k", 5, "--method", KRYLOV["method"], "--tol", KRYLOV["tol"], "--seed", 0
     command = "fit", "--engine", sites.address, *how, "-o", tmp_path / "model"
     status, text = told(*command)
