@@ -249,10 +249,7 @@ def compare(
     with ExitStack() as stack:
         stack.enter_context(display)
         display.stage("reading data")
-        if is_lazy(data):  # stays where it is, if the engine can work there
-            source: Source = read(data, memory=memory)
-        else:
-            source = open_source(data, memory=memory, shards=workers)
+        source = _opened(data, memory, workers)
         if source is not data:
             stack.callback(source.close)
         stack.enter_context(warnings.catch_warnings())
@@ -278,6 +275,13 @@ def compare(
     run = {name: answer.run[name] for name in KEPT} | {"tol": tol, "max_rounds": max_rounds}
     order = sorted(rows, key=lambda row: row.seconds)
     return Comparison(tuple(order), missing, reference, run)
+
+
+def _opened(data: Any, memory: int | str | None, workers: int | None) -> Source:
+    """Rows to compare on; what is lazy stays where it is, if the engine can work there."""
+    if is_lazy(data):
+        return read(data, memory=memory)
+    return open_source(data, memory=memory, shards=workers)
 
 
 def shown() -> dict[str, Method]:
