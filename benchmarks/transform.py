@@ -185,7 +185,7 @@ def finish(frame):
 
 def spark_ours(folder: Path, form: str):
     fitted, frame = model(False), spark_frame(folder, session())
-    finish(fitted.transform(frame.sample(0.01), keep=()))  # Python workers are started
+    finish(fitted.transform(frame, keep=()))  # Python workers are started
     return lambda: finish(fitted.transform(frame, keep=()))
 
 
@@ -194,7 +194,7 @@ def spark_spark_ml(folder: Path, form: str):
 
     frame = spark_frame(folder, session())
     fitted = PCA(k=RANK, inputCol="features", outputCol="scores").fit(frame.limit(4 * CHUNK))
-    finish(fitted.transform(frame.sample(0.01)).select("scores"))
+    finish(fitted.transform(frame).select("scores"))
     return lambda: finish(fitted.transform(frame).select("scores"))
 
 
