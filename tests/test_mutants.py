@@ -1,6 +1,5 @@
 """The list of mutations fits the sources, and what is listed of them is complete."""
 
-import ast
 import csv
 import importlib.util
 import sys
@@ -28,7 +27,7 @@ def test_every_snippet_occurs_once_and_its_mutation_can_be_compiled(mutants):
         source = (mutants.ROOT / mutants.PACKAGE / mutant.file).read_text(encoding="utf-8")
         changed = mutant.applied(source)
         assert changed != source
-        ast.parse(changed)
+        compile(changed, mutant.file, "exec", dont_inherit=True)
         assert (mutants.ROOT / mutant.tests[0]).is_file()
 
 
