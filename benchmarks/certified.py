@@ -24,7 +24,7 @@ import localpower as lp
 
 HERE = Path(__file__).parent
 RANK, TOL, MOST = 5, 1e-8, 300
-METHODS = ("local_ritz", "block_krylov", "block_lanczos")
+METHODS = ("local_ritz", "local_ritz:start=merged:20", "block_krylov", "block_lanczos")
 FIELDS = ("label", "data", "rows", "columns", "shards", "alike", "method", "rounds", "hops",
           "words", "reason", "angle", "proven", "p", "sine", "seed", "version")  # fmt: skip
 
