@@ -55,13 +55,13 @@ class Plan:
     Attributes
     ----------
     rows : tuple of Cost
-        Those that miss the tolerance last; also ``plan["dpi"]``.
+        One for each method, those that miss the tolerance last; ``plan["dpi"]`` is one of them.
     basis : str
         What the rounds are predicted from.
     question : str
-        What was asked.
+        What you asked for.
     speeds : str
-        What seconds are predicted from, where that is an engine.
+        What seconds are predicted from, if you named an engine.
     """
 
     rows: tuple[Cost, ...]
@@ -139,29 +139,30 @@ def plan(
     Parameters
     ----------
     data
-        The shape ``(n, d)``, or what `svd` takes; of the latter a part is looked at, to tell how
+        The shape ``(n, d)``, or what `svd` takes. The plan looks at a part of the data to see how
         fast the spectrum decays.
     rank : int or float
-        How many singular triplets, k; or a share, as 0.95, which is counted in the part of the data
-        that is looked at.
+        The number of singular triplets, k; or a share such as 0.95, which is counted in that part
+        of the data.
     workers : int, optional
-        In how many shards the rows are; one per core by default, or the user's own.
+        The number of shards; one per core by default, or your own shards.
     tol : float, optional
         The sine of the angle to reach; 1e-8 by default, 3e-4 for float32.
     width : int, optional
-        Columns that are iterated, ``rank + 5`` by default.
+        The number of columns to iterate, ``rank + 5`` by default.
     latency : float or str
-        Seconds that a hop takes; or ``"one machine"``, ``"rack"``, ``"data centre"``,
-        ``"wide area"``, which stand for a latency and a bandwidth.
+        Seconds per hop; or ``"one machine"``, ``"rack"``, ``"data centre"``, ``"wide area"``,
+        which stand for a latency and a bandwidth.
     bandwidth : float, optional
-        Bytes a second that the coordinator's link carries.
+        Bytes per second that the coordinator's link carries.
     flops : float
-        Operations a second of one worker.
+        Operations per second of one worker.
     center, scale, dtype, memory
-        As in `svd`; `dtype` where `data` is a shape, ``"float64"`` by default.
+        As in `svd`; `dtype` only if `data` is a shape, ``"float64"`` by default.
     engine
-        Plan for this engine, as `svd` takes it, in place of `latency`, `bandwidth` and `flops`: for
-        what was measured on it, else for what is usual. By default as many shards as it works on.
+        Plan for this engine, as `svd` takes it, instead of `latency`, `bandwidth` and `flops`: with
+        the figures measured on it, or else typical ones. By default it has as many
+        shards as it works on at once.
     measure : bool
         Measure the engine, by default ``"threads"``, if that was not done before.
 

@@ -61,7 +61,7 @@ def test_check_explains_the_policy_and_reads_the_data(run, north):
     assert "Site north" in out
     assert "rows.csv: 300 rows of 12 columns, float64." in out
     assert "questions for more than 30 columns at once are refused" in out
-    assert "0 of max_columns = 1000 columns were answered so far" in out
+    assert "It has answered 0 of max_columns = 1000 columns so far" in out
     assert "valid until" in out
     assert "EVERYTHING" not in out
 
@@ -87,7 +87,7 @@ def test_check_says_what_makes_everything_be_refused(run, north, old, new, said)
         ('coordinator = "127', 'coordinator = "" # "127', 'must be as "host:8443"'),
         ('name = "north"', 'name = "south"', "each site uses the folder that was made for it"),
         ('keys = "keys"', 'keys = "kees"', "tls.key is missing: `localpower federation init`"),
-        ("min_rows", "min_row", "min_row is no key of a policy"),
+        ("min_rows", "min_row", "min_row is not a key of a policy"),
     ],
 )
 def test_each_mistake_of_a_site_has_a_remedy(run, north, command, old, new, said):

@@ -96,45 +96,45 @@ def read(
     memory: int | str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Source:
-    r"""Open data with options that `svd` has no arguments for; give `svd` what it returns.
+    r"""Open data with options for reading, and pass the `Source` that it returns to `svd`.
 
     Parameters
     ----------
     data
         Whatever `svd` takes.
     columns, drop : sequence of str or int, optional
-        Names or numbers (from 0) of the columns to take, in this order, or to leave out.
+        Names or numbers (from 0) of the columns to use, in this order, or to leave out.
     label : str or int, optional
         The column of labels. It is kept apart from the features, as `Source.labels`, for pictures
         and for ``partition="label"``. Rows for `Result.transform` need not have it.
     labels : (n,) array_like, optional
-        The labels themselves, where the data do not hold them.
+        The labels themselves, if the data do not hold them.
     header : bool, optional
-        Whether CSV has a line of names; found out by default.
+        Whether CSV has a line of names; detected by default.
     delimiter : str, optional
-        What separates the fields of CSV; found out by default.
+        The character between the fields of CSV; detected by default.
     dtype : {"float32", "float64"}, optional
-        What rows are worked with; by default float32 where all data are, else float64.
+        The type to work in; by default float32 if all data are, else float64.
     key : str, optional
         Which array of an HDF5, Zarr or ``.npz`` file.
     zero_based : bool, optional
-        Whether svmlight indices count from 0; by default if a 0 occurs in any of the files.
+        Whether svmlight indices count from 0; by default they do if a 0 occurs in any file.
     missing : {"drop", "mean", "error"}, optional
         What to do about missing values: empty fields and words such as NA in CSV, null, masked
-        entries, and nan in all data. ``"drop"`` leaves out the rows that have one, ``"mean"`` fills
-        it with the mean of all values of its column, over all files. By default it is an error. The
-        result tells how many there were.
+        entries, and nan in all data. ``"drop"`` leaves out the rows that have one. ``"mean"`` fills
+        in the mean of the column, over all files. By default a missing value is an error. The
+        result says how many there were.
     n_features : int
-        Columns at least, for svmlight text that does not name the last ones.
+        The least number of columns, for svmlight text that does not name the last ones.
     memory : int or str, optional
-        What rows may take in memory, such as ``"2GB"``; half of what is free by default.
+        How much memory rows may use, such as ``"2GB"``; half of the free memory by default.
     cache : path, optional
-        Folder that keeps what was parsed, for the next time. By default it is temporary.
+        Folder that keeps parsed files for the next run. By default it is temporary.
 
     Returns
     -------
     Source
-        The rows, for `svd`, `plan`, `compare` and `Result.transform`, as often as wanted.
+        The rows, for any number of calls of `svd`, `plan`, `compare` and `Result.transform`.
 
     Examples
     --------

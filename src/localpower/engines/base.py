@@ -100,8 +100,8 @@ class Engine(ABC):
         lock: Lock = self.__dict__.setdefault("_in_use", Lock())
         if not lock.acquire(blocking=False):
             raise EngineError(
-                "this engine is in use by another call: wait for that, or connect one for each "
-                "thread"
+                "this engine is in use by another call: wait for it to end, or connect one for "
+                "each thread"
             )
         try:
             yield

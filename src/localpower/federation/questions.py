@@ -168,7 +168,7 @@ def check_understood(task: Task[Any], d: int) -> None:
     """Refuse a task whose values no coordinator of ours sends."""
     checks = FIELDS.get(type(task))
     if checks is None:
-        raise SiteRefused(f"{type(task).__name__} is nothing that a site answers")
+        raise SiteRefused(f"{type(task).__name__} is not a question that a site answers")
     kind: type = type(task)
     for name, check, value in zip(names(kind), checks, parts(task), strict=True):
         if not check(value, d):

@@ -55,7 +55,7 @@ def output_path(path: str | PathLike[str], what: str, suffixes: tuple[str, ...])
             f"{target}: {what} is written as {' or '.join(suffixes)}; give such a name"
         )
     if not target.parent.is_dir():
-        raise ValueError(f"{target}: there is no folder {target.parent}; make it first")
+        raise ValueError(f"{target}: the folder {target.parent} does not exist; make it first")
     return target
 
 
