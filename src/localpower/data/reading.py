@@ -14,7 +14,9 @@ from localpower.data.memory import budget
 from localpower.data.missing import TOLD
 from localpower.data.readers.clusters import in_place, is_lazy, width
 from localpower.data.readers.foreign import engine_of
+from localpower.data.readers.frames import is_lazy_frame, some_chunks
 from localpower.data.source import Source, open_source
+from localpower.worker.shard import cut
 
 
 class LazySource(Source):
@@ -77,6 +79,40 @@ def _read_here(name: str) -> property:
 for entry in fields(Source):
     setattr(LazySource, entry.name, _read_here(entry.name))
 LazySource.memory = property(lambda source: budget(source._how[2]))  # type: ignore[assignment]
+
+
+def open_part(
+    data: Any, rows: int, memory: int | str | None, shards: int | None
+) -> tuple[Source, int]:
+    """Open data to look at them, and tell how many rows there are in all.
+
+    Of arrays and frames of Dask, a few chunks of at least so many `rows` together are read, unless
+    all of them were read before. Then the rows in all may be an estimate.
+    """
+    lazy = data if isinstance(data, LazySource) and data._here is None else None
+    whole = data if lazy is None else lazy.data
+    if not is_lazy_frame(whole):
+        source = open_source(data, memory=memory, shards=shards)
+        return source, source.rows
+    part, times = some_chunks(whole, rows)
+    options, size = (None, memory) if lazy is None else (lazy._options, lazy.memory)
+    source = open_source(part, options=options, memory=size)
+    return source, round(times * source.rows)
+
+
+def sampled(source: Source, rows: int) -> tuple[Any, ...]:
+    """All rows, or stretches of about so many `rows` from all over the data."""
+    if source.rows <= rows:
+        return tuple(source.pieces)
+    parts, step = [], max(1, source.rows // rows)
+    for piece in source.pieces:
+        length = piece.shape[0]
+        stretch = max(1, min(256, length // step))
+        parts += [
+            cut(piece, start, min(start + stretch, length))
+            for start in range(0, length, stretch * step)
+        ]
+    return tuple(parts)
 
 
 def read(
