@@ -23,7 +23,7 @@ from localpower.methods.base import written as option_text
 CERTAINTY = 1e-6
 MOST_TIMES = 100  # entries of a set that are written out
 ON_LOSS = ("stop", "degrade", "reuse")
-RELEASES = ("auto", "matrix", "products")
+RELEASES = ("auto", "matrix", "products", "fedpower")
 OTHER_NAMES = {  # of arguments, as other libraries call them
     **dict.fromkeys(("random_state", "seed", "random_seed"), "rng"),
     **dict.fromkeys(("n_components", "k", "n", "r", "components", "n_eigenvectors"), "rank"),
@@ -145,9 +145,12 @@ class Privacy:
     honest : int, optional
         How many shards can be trusted to add their share of the noise and to keep it secret;
         all of them by default.
-    release : {"auto", "matrix", "products"}
+    release : {"auto", "matrix", "products", "fedpower"}
         What is released: ``AᵀA`` with noise, once; or noised products with a few vectors, three to
-        five times. ``"auto"`` takes the first up to 5,000 columns.
+        five times. ``"auto"`` takes the first up to 5,000 columns. ``"fedpower"`` is a baseline to
+        compare with: local steps, and all of the noise in each, at every shard.
+    steps : int, optional
+        Local steps of a round of ``"fedpower"``; 2 by default.
 
     Examples
     --------
@@ -163,6 +166,7 @@ class Privacy:
     clip: float = 1.0
     honest: int | None = None
     release: str = "auto"
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta", "clip"):
@@ -173,6 +177,17 @@ class Privacy:
         if self.honest is not None:
             whole("Privacy honest", self.honest)
         one_of("Privacy release", self.release, RELEASES)
+        if self.steps is not None:
+            whole("Privacy steps", self.steps)
+        if self.release == "fedpower" and self.honest is not None:
+            raise ValueError(
+                f"Privacy honest={self.honest} with release='fedpower': every shard adds all of "
+                "the noise to each of its own products; leave it out"
+            )
+        if self.release != "fedpower" and self.steps is not None:
+            raise ValueError(
+                f"Privacy steps={self.steps} is for release='fedpower' alone; leave it out"
+            )
 
     @property
     def numbers(self) -> tuple[float, float, float]:
