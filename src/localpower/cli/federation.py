@@ -67,7 +67,8 @@ def check(options: argparse.Namespace) -> None:
     policy = checked_policy(path)
     keys = policy.folder / policy.keys
     credentials_of(policy.name, keys)
-    SiteKeys.read(keys)
+    pin = SiteKeys.read(keys).fingerprint
+    print(f'The others know it by its identity key, in their [peers]: {policy.name} = "{pin}"')
     print(f"It connects to {policy.coordinator}; its certificate is valid until "
           f"{valid_until(keys):%Y-%m-%d}.")  # fmt: skip
     with Progress() as display:
@@ -85,6 +86,23 @@ def check(options: argparse.Namespace) -> None:
     print(f"With this many rows, it refuses questions for more than {most} columns at once.")
     answered = _totals(policy.folder / NAME)[1]
     print(f"It has answered {answered} of max_columns = {policy.max_columns} columns so far.")
+
+
+def key(options: argparse.Namespace) -> None:
+    """``localpower site key``."""
+    with _extra("localpower site"):
+        from localpower.federation.join import new_identity, policy_file
+        from localpower.federation.policy import Policy
+    path = policy_file(options.policy)
+    policy = Policy.read(path)
+    pin = new_identity(policy).fingerprint
+    print(f"{policy.folder / policy.keys} has a new identity key, which nobody else has ever had.")
+    print("1. tell every other site this line, in a way that the coordinator cannot change, as by "
+          "telephone; each writes it under [peers] of its own policy, in the place of the old one:"
+          f'\n   {policy.name} = "{pin}"')  # fmt: skip
+    print(f"2. tell the coordinator this line; it belongs under [sites.{policy.name}] of its "
+          f'federation.toml, in the place of the old one:\n   identity = "{pin}"')  # fmt: skip
+    print(f"3. write the lines that the other sites tell you under [peers] of {path}")
 
 
 def join(options: argparse.Namespace) -> None:
@@ -199,6 +217,7 @@ def add_federation(commands: Any) -> None:
     actions = site.add_subparsers(required=True, metavar="ACTION", prog="localpower site")
     for name, function, what in (
         ("check", check, "read this site's data, and explain what it answers and refuses"),
+        ("key", key, "make an identity key that the coordinator never had; say who must know it"),
         ("join", join, "connect to the coordinator and answer, until Ctrl-C"),
         ("journal", journal, "show what left this site and what it refused; verify the record"),
     ):

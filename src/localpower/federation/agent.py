@@ -47,7 +47,7 @@ from localpower.federation.policy import Policy
 from localpower.federation.questions import columns_of
 from localpower.federation.recovery import check_signed, list_text
 from localpower.federation.rows import Shape, SiteRows
-from localpower.federation.runs import Kept, SiteRun, mask_private, open_runs
+from localpower.federation.runs import RUNS, Kept, SiteRun, mask_private, open_runs
 from localpower.worker.host import Failure
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.private_tasks import Noised
@@ -69,7 +69,7 @@ class SiteAgent:
     def __init__(self, policy: Policy, journal: Journal, keys: masks.SiteKeys) -> None:
         self.policy, self.journal, self.keys = policy, journal, keys
         self.rows = SiteRows(policy)
-        self._folder = policy.folder / "runs"
+        self._folder = policy.folder / RUNS
         self._lock = Lock()
         self._matrix: LocalMatrix | None = None
         self._run: SiteRun | None = None

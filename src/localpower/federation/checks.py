@@ -70,7 +70,10 @@ def check_roster(policy: Policy, run: SiteRun, roster: Roster) -> None:
             continue
         public = offer.identity.tobytes()
         if masks.fingerprint(public) != policy.peers[offer.site]:
-            raise SiteRefused(f"{offer.site} has another key than its policy says (peers)")
+            raise SiteRefused(
+                f"{offer.site} has another key than its policy says (peers): what `localpower site "
+                f"check` says of the key at {offer.site} belongs there"
+            )
         if not masks.is_signed(public, offer.signature.tobytes(), signed_part(offer)):
             raise SiteRefused(f"the offer of {offer.site} is not signed by it")
         if offer.opened != own.opened:

@@ -43,8 +43,8 @@ class Sites(Federation):
         for name, offer in self._offers.items():
             if pin_of(offer.identity.tobytes()) != self._file.sites[name].identity:
                 raise CredentialError(
-                    f"{name} signs with another key than identity = in {self._file.path} pins; ask "
-                    "it for its key, or make a new federation"
+                    f"{name} signs with another key than identity = in {self._file.path} pins; "
+                    "write what `localpower site check` says of the key at that site there"
                 )
         return blocks
 
