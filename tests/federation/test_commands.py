@@ -164,7 +164,8 @@ for command in sys.argv[1:]:
 """
     policy = made.folder / "north" / "policy.toml"
     commands = ["federation|init|x|--site|a|--site|b", f"site|join|{policy}",
-                f"site|check|{policy}", f"fit|-k|2|--engine|{made.address}"]  # fmt: skip
+                f"site|check|{policy}", f"site|key|{policy}",
+                f"fit|-k|2|--engine|{made.address}"]  # fmt: skip
     done = subprocess.run([sys.executable, "-c", script, *commands], capture_output=True, text=True,
                           env={"PYTHONPATH": SOURCE}, timeout=PATIENCE, check=False)  # fmt: skip
     said = done.stderr.splitlines()
