@@ -53,7 +53,7 @@ def test_what_is_advised_works():
     [lambda record: None, lambda: None, lambda record, state, more: None, lambda *, record: None],
 )
 def test_a_callback_that_cannot_be_called_is_refused_before_the_run(callback):
-    with pytest.raises(TypeError, match=r"callback=<lambda>\(.*two arguments, as def callback"):
+    with pytest.raises(TypeError, match=r"callback=<lambda>\(.*two arguments, such as def callback"):
         lp.svd("/nowhere/at/all.npy", 2, callback=callback)
 
 
