@@ -245,6 +245,8 @@ def _asked(given: dict[str, Any]) -> Asked:
             "two runs cannot be compared: give a name such as schedule='halving:3', or the set of "
             "times"
         )
+    if not isinstance(given["warm_start"], Result | None):
+        raise TypeError(f"warm_start={given['warm_start']!r} must be a localpower.Result, or None")
     if given["warm_start"] is not None and not method.has_width:
         raise ValueError(
             f"method='{method.name}' cannot use warm_start, because it does not iterate: leave "

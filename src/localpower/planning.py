@@ -91,6 +91,9 @@ class Plan:
         """The reason for the choice, in a sentence."""
         return explain(self.rows, self.basis)
 
+    def __repr__(self) -> str:
+        return f"<Plan: {self.why}>"
+
     def __str__(self) -> str:
         return "\n".join([*self._about(), table(HEAD, map(_cells, self.rows))])
 

@@ -369,9 +369,11 @@ class Result:
                 ledger=Ledger(tuple(Round(**record) for record in readable["ledger"])),
                 run=dict(readable["run"]),
             )
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise DataError(
-                f"{folder} is not a model: {error.filename} is missing; give the folder of a model"
+                f"{folder} is not a model: there is no {folder / RUN}; give the folder of a model"
+                if not (folder / RUN).exists()
+                else f"{folder} is not a model: {error.filename} is missing; fit it again"
             ) from error
         except DataError:
             raise

@@ -72,7 +72,7 @@ def lines(agent, kind):
 # One refusal for each line of a policy, each before rows are touched.
 
 OPENING = {
-    "name": ({"name": "other"}, {}, "is between north, south, west, and not other"),
+    "name": ({"name": "other"}, {}, "is between north, south, west, without other"),
     "data": ({"data": ""}, {}, "does not name its rows"),
     "data missing": ({"data": "gone.npy"}, {}, "its data cannot be read; its journal says why"),
     "columns": ({"columns": ("age",)}, {}, "its data cannot be read"),

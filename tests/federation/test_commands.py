@@ -60,7 +60,7 @@ def test_check_explains_the_policy_and_reads_the_data(run, north):
     assert status == 0
     assert "Site north" in out
     assert "rows.csv: 300 rows of 12 columns, float64." in out
-    assert "questions for more than 30 columns at once are refused" in out
+    assert "it refuses questions for more than 30 columns at once" in out
     assert "It has answered 0 of max_columns = 1000 columns so far" in out
     assert "valid until" in out
     assert "EVERYTHING" not in out

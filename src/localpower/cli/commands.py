@@ -33,10 +33,12 @@ from localpower.cli.ranks import JOBS, RANK, led, take_own_files
 from localpower.cli.study import add_study
 from localpower.cli.table import Table, discard_output
 from localpower.comparison import compare
+from localpower.core.checks import sine
 from localpower.core.errors import DataHint, LocalPowerError, warn
 from localpower.core.text import counted
 from localpower.data.source import Source, files, open_source
 from localpower.engines.registry import connect, holds_rows, terminable
+from localpower.methods import method_from
 from localpower.options import Checkpoint
 from localpower.planning import plan
 from localpower.progress import Progress, is_terminal
@@ -87,7 +89,7 @@ def fit(options: argparse.Namespace) -> None:
     if any(os.environ.get(rank) == "0" and os.environ.get(size) != "1" for rank, size in JOBS):
         hint = "each rank of this MPI job fits all rows alone; to share the work, add --engine mpi"
         warn(f"{hint}, or give each rank its own file, as in rows-{RANK}.npy", DataHint)
-    _check_outputs(options)
+    _check(options)
     with Progress() as display, _rows(options, display) as rows:
         result = _fit(options, rows, options.engine, display)
         if options.report is not None:
@@ -104,7 +106,7 @@ def _fit_at_sites(options: argparse.Namespace) -> None:
             f"{options.data[0]}: with --engine {options.engine} the sites use the rows that "
             "their policies name; leave DATA out"
         )
-    _check_outputs(options)
+    _check(options)
     with connect(options.engine) as engine, Progress() as display:
         result = _fit(options, "sites", engine, display)
         if options.report is not None:
@@ -126,7 +128,7 @@ def _fit_on_ranks(options: argparse.Namespace) -> None:
         if rank:
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         else:
-            _check_outputs(options)
+            _check(options)
 
         def mine(rank: int) -> Source:
             options.data = [path.replace(RANK, str(rank)) for path in paths]
@@ -152,8 +154,6 @@ def _fit(options: argparse.Namespace, rows: Any, engine: Any, progress: Progress
     checkpoint = None
     if options.checkpoint is not None:
         checkpoint = Checkpoint(options.checkpoint, options.every, options.resume)
-    elif options.resume:
-        raise ValueError("--resume needs --checkpoint FILE, the file to resume from")
     result = svd(
         rows,
         options.rank,
@@ -188,8 +188,13 @@ def _repeated(options: argparse.Namespace, result: Result) -> list[str]:
     return ["localpower", *options.arguments, *more]
 
 
-def _check_outputs(options: argparse.Namespace) -> None:
-    """Refuse what cannot be written to before the work, not after it."""
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what cannot be done, or written to, before rows are read."""
+    method_from(options.method)
+    if options.tol is not None:
+        sine(options.tol)
+    if options.resume and options.checkpoint is None:
+        raise ValueError("--resume needs --checkpoint FILE, the file to resume from")
     if options.output is not None:
         folder = model_folder(options.output)
         for name in (ARRAYS, RUN):

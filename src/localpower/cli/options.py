@@ -7,6 +7,7 @@ import csv
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from shlex import quote
@@ -120,7 +121,9 @@ class Parser(argparse.ArgumentParser):
         """Let the command whose arguments they are refuse those that it does not know."""
         found, others = super().parse_known_args(args, namespace)
         if others and " " in self.prog:
-            self.error(f"unrecognized arguments: {' '.join(others)}")
+            near = get_close_matches(others[0].partition("=")[0], self._option_string_actions, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(others)}{hint}")
         return found, others
 
     def format_help(self) -> str:

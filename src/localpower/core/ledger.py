@@ -68,6 +68,9 @@ class Ledger:
 
     records: tuple[Round, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Ledger of {self._about()}>"
+
     def __str__(self) -> str:
         return "\n".join([self._about(), table(HEAD, self._lines())])
 

@@ -118,8 +118,8 @@ def sampled(source: Source, rows: int) -> tuple[Any, ...]:
 def read(
     data: Any,
     *,
-    columns: Sequence[str | int] | None = None,
-    drop: Sequence[str | int] | None = None,
+    columns: str | int | Sequence[str | int] | None = None,
+    drop: str | int | Sequence[str | int] | None = None,
     label: str | int | None = None,
     labels: Any = None,
     header: bool | None = None,
@@ -138,7 +138,7 @@ def read(
     ----------
     data
         Whatever `svd` takes.
-    columns, drop : sequence of str or int, optional
+    columns, drop : str, int or sequence of these, optional
         Names or numbers (from 0) of the columns to use, in this order, or to leave out.
     label : str or int, optional
         The column of labels. It is kept apart from the features, as `Source.labels`, for pictures
@@ -182,6 +182,8 @@ def read(
     ...         lp.svd(rows, 1, method="dpi", rng=0).singular_values.round(2)
     array([111.84])
     """
+    columns = [columns] if isinstance(columns, str | int) else columns
+    drop = [drop] if isinstance(drop, str | int) else drop
     options = Options(columns, drop, label, header, delimiter, dtype, key, zero_based, missing)
     how = n_features, options, memory, cache, None, labels
     return LazySource(data, *how) if is_lazy(data) else open_source(data, *how)

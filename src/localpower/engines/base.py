@@ -48,6 +48,9 @@ class Engine(ABC):
     columns: int = 0
     dtype: np.dtype[Any] = np.dtype(np.float64)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} engine>"
+
     @property
     @abstractmethod
     def size(self) -> int:
