@@ -53,7 +53,9 @@ def test_what_is_advised_works():
     [lambda record: None, lambda: None, lambda record, state, more: None, lambda *, record: None],
 )
 def test_a_callback_that_cannot_be_called_is_refused_before_the_run(callback):
-    with pytest.raises(TypeError, match=r"callback=<lambda>\(.*two arguments, such as def callback"):
+    with pytest.raises(
+        TypeError, match=r"callback=<lambda>\(.*two arguments, such as def callback"
+    ):
         lp.svd("/nowhere/at/all.npy", 2, callback=callback)
 
 
@@ -118,7 +120,9 @@ def test_bad_options_of_fit_are_told_before_rows_are_read(words, said, tmp_path,
 def test_a_file_given_as_a_model_is_told_to_be_none(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("1,2\n")
-    with pytest.raises(lp.DataError, match=r"is not a model: there is no .*; give the folder"):
+    with pytest.raises(
+        lp.DataError, match=r"is not a model: .*run\.json is missing; give the folder"
+    ):
         lp.Result.load(path)
 
 

@@ -371,9 +371,7 @@ class Result:
             )
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DataError(
-                f"{folder} is not a model: there is no {folder / RUN}; give the folder of a model"
-                if not (folder / RUN).exists()
-                else f"{folder} is not a model: {error.filename} is missing; fit it again"
+                f"{folder} is not a model: {error.filename} is missing; give the folder of a model"
             ) from error
         except DataError:
             raise
