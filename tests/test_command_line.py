@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import psutil
 import pytest
-from helpers import with_spectrum
+from helpers import LONG, ended, with_spectrum
 
 import localpower as lp
 from localpower.cli import main
@@ -444,10 +444,10 @@ def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
     workers = psutil.Process(run.pid).children()
     assert len(workers) == 2
     run.send_signal(signal.SIGINT)
-    _, errors = run.communicate(timeout=30)
+    _, errors = run.communicate(timeout=LONG)
     assert run.returncode == 130
     assert errors == "localpower: interrupted\n"
-    assert not psutil.wait_procs(workers, timeout=10)[1]
+    assert ended(workers)
     assert not (tmp_path / "model").exists()
 
 
