@@ -8,7 +8,8 @@
 What the output has already, of as many rows, is not measured again: a run that was interrupted goes
 on with its next case.
 
-Rows are written by this script, in a temporary directory, and deleted afterwards. Every measurement
+Rows are written by this script, in a temporary directory, and deleted afterwards; with `--folder`
+they stay there for the next run. Every measurement
 is a process of its own: its peak memory is that of the whole process, Python included. Those that
 are compared take turns, `--repeats` times, and the median counts. All make 20 scores of 1000
 centred columns. A peer that is not installed is named as missing.
@@ -286,8 +287,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_500_000, help="of the files")
     parser.add_argument("--peer-rows", type=int, default=131_072, help="for Dask and Spark")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="0 only writes rows to --folder")
     parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--folder", help="where rows are, or are written and stay")
     parser.add_argument("--cluster", type=float, metavar="GB", help="only the lazy Dask array")
     parser.add_argument("--output", metavar="CSV")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
@@ -307,10 +309,11 @@ def main() -> None:
             else:
                 rows = options.rows if case in ("npy", "parquet") else options.peer_rows
             if not known(options.output, case, rows):
-                inside = Path(name) / case
-                inside.mkdir()
+                inside = Path(options.folder or name) / case
+                inside.mkdir(exist_ok=True)
                 lines = measured(case, inside, rows, options)
-                shutil.rmtree(inside)
+                if not options.folder:
+                    shutil.rmtree(inside)
                 enter(options.output, case, lines)
 
 
@@ -323,7 +326,11 @@ def measured(
         found["seconds"] = round(found["seconds"], 2)
         lines = [{"case": "cluster", "who": "ours"} | found]
     else:
-        write_rows(folder, rows, "npy" if case in ("npy", "dask") else "parquet")
+        form = "npy" if case in ("npy", "dask") else "parquet"
+        if not (folder / ("rows.npy" if form == "npy" else "rows")).exists():
+            write_rows(folder, rows, form)
+        if not options.repeats:
+            return []
         lines = compared(case, folder, rows, options.repeats)
     import localpower as lp
 
@@ -354,7 +361,7 @@ def known(output: str | None, case: str, rows: int) -> bool:
 
 def enter(output: str | None, case: str, lines: list[dict[str, object]]) -> None:
     """Write a case in the place of what the file had of it."""
-    if output is None:
+    if output is None or not lines:
         return
     others = [line for line in entered(output) if line["case"] != case]
     with open(output, "w", newline="") as stream:

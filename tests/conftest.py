@@ -1,4 +1,4 @@
-"""Settings for all tests: BLAS at one thread, and where the paper's data sets are."""
+"""Settings for all tests: BLAS at one thread, clusters that files share, where data sets are."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import browser
 import pytest
+from helpers import cluster
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
@@ -17,6 +18,81 @@ settings.load_profile("default")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a script runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Files that share what is slow to start; they run one after another, in one process.
+TOGETHER = {
+    "clusters": """contract/test_engine_contract adversary/test_engines data/test_lazy_clusters
+        scores/test_spark_scores scores/test_ray_scores scores/test_dask_scores""",
+    "sites": "federation/test_sites federation/test_commands federation/test_participation_faults",
+}
+GROUPS = {f"tests/{file}.py": name for name, files in TOGETHER.items() for file in files.split()}
+# What takes longest begins, so that processes which share the files end at the same time.
+FIRST = [
+    "clusters",
+    "tests/engines/test_dask.py",
+    "tests/engines/test_ray.py",
+    "tests/engines/test_spark.py",
+    "tests/test_docs.py",
+    "tests/engines/test_mpi.py",
+    "tests/faults/test_faults.py",
+    "sites",
+    "tests/peers/test_scikit_learn.py",
+    "tests/federation/test_flare.py",
+    "tests/engines/test_processes.py",
+    "tests/test_pages.py",
+    "tests/test_examples.py",
+    "tests/core/test_shard.py",
+    "tests/adversary/test_certificates_do_not_lie.py",
+]
+CLUSTERS = ExitStack()
+
+
+def group(nodeid):
+    """What runs in one process: a file, or files that go together."""
+    file = nodeid.partition("::")[0]
+    return GROUPS.get(file, file)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Bring files that go together to one place, and what takes longest to the beginning."""
+    places = {name: number for number, name in enumerate(FIRST)}
+    items.sort(key=lambda item: places.get(group(item.nodeid), len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return group(nodeid)
+
+    config.option.loadscopereorder = False  # the order is that of the hook above
+    return Groups(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """End the clusters after the last test of the files that share them."""
+    if group(item.nodeid) == "clusters" and not (nextitem and group(nextitem.nodeid) == "clusters"):
+        CLUSTERS.close()
+
+
+@pytest.fixture(scope="session")
+def clusters():
+    """Clusters, each started when it is first asked for, and kept for all files that share them."""
+    found = {}
+
+    def start(name):
+        if name not in found:
+            found[name] = CLUSTERS.enter_context(cluster(name))
+        return found[name]
+
+    CLUSTERS.callback(found.clear)
+    return start
 
 
 @pytest.fixture(scope="session", autouse=True)

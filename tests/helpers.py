@@ -167,15 +167,15 @@ def ended(processes):
     return not psutil.wait_procs(processes, timeout=END)[1]
 
 
-def busy(processes):
-    """Wait until one of these processes is at work: it has used the processor for a while."""
+def busy(processes, seconds=0.5):
+    """Wait until one of these processes is at work: it has used the processor for so long."""
 
     def used(process):
         times = look(process, "cpu_times")
         return times.user if times else 0.0
 
     before = {process: used(process) for process in processes}
-    until(lambda: any(used(process) > start + 0.5 for process, start in before.items()))
+    until(lambda: any(used(process) > start + seconds for process, start in before.items()))
 
 
 def started(word=""):

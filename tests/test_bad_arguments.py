@@ -68,7 +68,7 @@ def test_bad_options(options, error, message):
         ({"schedule": {-1, 4}}, ValueError, r"schedule=\[-1, 0, 4\]"),
         ({"schedule": {0, 2.5}}, TypeError, r"schedule=.*must be"),
         ({"schedule": 5}, TypeError, r"schedule=5 must be"),
-        ({"schedule": lambda t: 0}, ValueError, r"schedule gives no round"),
+        ({"schedule": lambda t: 0}, ValueError, r"schedule ends before the first round"),
         ({"schedule": lambda t: 2.5}, TypeError, r"schedule\(0\) gave 2\.5"),
         ({"schedule": lambda t: None}, TypeError, r"schedule\(0\) gave None"),
         ({"align": "left"}, ValueError, r"align='left' is not known.*procrustes, signs, none"),

@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import psutil
 import pytest
-from helpers import with_spectrum
+from helpers import LONG, ended, with_spectrum
 
 import localpower as lp
 from localpower.cli import main
@@ -334,7 +334,7 @@ def test_scores_that_are_also_data_are_neither_read_nor_written_over(
     before = scores.read_bytes()
     assert status("transform", "model", data, "-o", "data/r-scores.npy") == 2
     said = capsys.readouterr().err
-    assert f"-o data/r-scores.npy is there already, and {data} has it as DATA; delete it" in said
+    assert f"-o data/r-scores.npy exists already, and {data} includes it as DATA; delete it" in said
     assert scores.read_bytes() == before
     assert status("transform", "model", data, "-o", "data/r0.npy") == 2  # rows, perhaps
     scores.unlink()  # as told
@@ -348,7 +348,7 @@ def test_a_model_in_the_folder_of_its_rows_is_not_taken_for_rows(folder, capsys)
     assert status("transform", folder / "model", folder, "-o", folder.parent / "scores.npy") == 0
     assert len(np.load(folder.parent / "scores.npy")) == len(A)
     assert status("fit", folder / "**" / "*.npz", "-k", 2, "-o", folder / "model") == 2
-    assert "model.npz is there already, and " in capsys.readouterr().err
+    assert "model.npz exists already, and " in capsys.readouterr().err
 
 
 def test_other_outputs_are_not_written_over_rows_either(folder, tmp_path, capsys):
@@ -360,7 +360,7 @@ def test_other_outputs_are_not_written_over_rows_either(folder, tmp_path, capsys
     assert "--checkpoint " in capsys.readouterr().err
     (folder / "page.png").write_text("1,2\n3,4\n")
     assert status("compare", folder / "*.png", "-k", 1, "-o", folder / "page.png") == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 NAMED = "who,a,b,c\nann,1,2,9\nbob,4,5,7\neve,7,1,3\nmax,2,8,4\n"
@@ -444,10 +444,10 @@ def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
     workers = psutil.Process(run.pid).children()
     assert len(workers) == 2
     run.send_signal(signal.SIGINT)
-    _, errors = run.communicate(timeout=30)
+    _, errors = run.communicate(timeout=LONG)
     assert run.returncode == 130
     assert errors == "localpower: interrupted\n"
-    assert not psutil.wait_procs(workers, timeout=10)[1]
+    assert ended(workers)
     assert not (tmp_path / "model").exists()
 
 
@@ -484,7 +484,7 @@ def test_the_plan_of_a_shape_has_its_type_and_memory(capsys):
 @pytest.mark.parametrize("option", ["drop", "columns", "label", "key", "delimiter", "cache"])
 def test_a_shape_has_nothing_to_read(option, capsys):
     assert status("plan", "100x20", "-k", 3, f"--{option}", "a") == 2
-    assert f"--{option} is for reading files, and 100x20 is a shape" in capsys.readouterr().err
+    assert f"--{option} is for reading files, but 100x20 is a shape" in capsys.readouterr().err
 
 
 def test_a_latency_that_is_not_known_is_answered_with_those_that_are(capsys):

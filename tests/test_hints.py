@@ -1,9 +1,12 @@
 """A stranger's first calls: a wrong name is answered by the right one, before anything runs."""
 
+import sys
+
 import numpy as np
 import pytest
 
 import localpower as lp
+from localpower.cli.commands import main
 
 A = np.random.default_rng(0).standard_normal((60, 6)) * 0.7 ** np.arange(6)
 
@@ -50,7 +53,9 @@ def test_what_is_advised_works():
     [lambda record: None, lambda: None, lambda record, state, more: None, lambda *, record: None],
 )
 def test_a_callback_that_cannot_be_called_is_refused_before_the_run(callback):
-    with pytest.raises(TypeError, match=r"callback=<lambda>\(.*two arguments, as def callback"):
+    with pytest.raises(
+        TypeError, match=r"callback=<lambda>\(.*two arguments, such as def callback"
+    ):
         lp.svd("/nowhere/at/all.npy", 2, callback=callback)
 
 
@@ -81,3 +86,47 @@ def test_a_result_says_which_rounds_are_the_methods_and_which_are_all():
     one = lp.svd(A, 2, "gram", workers=1, rng=0)
     assert f"1 round of the method, {one.ledger.rounds} with set-up and factors" in str(one)
     assert "in 1 shard, seed" in str(one)
+
+
+def test_a_name_of_a_column_alone_is_a_list_of_one(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("id,a,b\n7,1,2\n9,3,5\n8,4,4\n")
+    assert lp.read(path, drop="id").columns == 2
+    assert lp.read(path, columns="b").columns == 1
+
+
+def test_a_warm_start_that_is_no_result_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"warm_start=3 must be a localpower\.Result, or None"):
+        lp.pca(np.eye(5), 2, warm_start=3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--metod", "dpi"], "(did you mean --method?); see localpower fit --help"),
+        (["--method", "dpii"], "--method dpii is not known"),
+        (["--tol", "2"], "--tol 2.0 must be the sine of an angle"),
+        (["--resume"], "--resume needs --checkpoint FILE"),
+    ],
+)
+def test_bad_options_of_fit_are_told_before_rows_are_read(words, said, tmp_path, capsys):
+    missing = str(tmp_path / "no such file.csv")
+    with pytest.raises(SystemExit) as end:
+        sys.exit(main(["fit", missing, "-k", "2", *words]))
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_given_as_a_model_is_told_to_be_none(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("1,2\n")
+    with pytest.raises(
+        lp.DataError, match=r"is not a model: .*run\.json is missing; give the folder"
+    ):
+        lp.Result.load(path)
+
+
+def test_the_usage_of_site_project_names_the_whole_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["site", "project", "--help"])
+    assert capsys.readouterr().out.startswith("usage: localpower site project MODEL POLICY|DATA")

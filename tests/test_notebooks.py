@@ -219,3 +219,13 @@ def test_values_name_colours_and_ids_and_a_frame_its_own(named):
         result.plot("scores", color="kind")
     with pytest.raises(ValueError, match="hold no other columns; give one value for each row"):
         result.plot("scores", lp.read(x), color="kind")
+
+
+def test_at_a_prompt_long_objects_are_one_short_line(result):
+    shown = repr(result.ledger), repr(result.history), repr(lp.plan((1000, 20), 3))
+    assert shown[0] == f"<Ledger of {str(result.ledger).splitlines()[0]}>"
+    assert shown[1] == f"<History of {len(result.history)} rounds>"
+    assert shown[2].startswith("<Plan: gram: 1 round, about ")
+    with lp.connect("threads") as engine:
+        assert repr(engine) == "<Threads engine>"
+    assert all(len(text) < 150 and "\n" not in text for text in shown)

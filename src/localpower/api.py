@@ -76,17 +76,17 @@ def svd(
     data
         The rows: an array, ``memmap``, sparse matrix, pandas or polars frame, Dask array or frame,
         an iterable of blocks, or a path to ``.npy``, ``.npz``, CSV or TSV, svmlight, Parquet, Arrow
-        or Feather, Zarr or HDF5; text also as gz, bz2 or xz. A list of such, a directory, a glob,
-        or a function from the number of a shard to its rows are the user's own shards. Integers
+        or Feather, Zarr or HDF5; text also as gz, bz2 or xz. A list of these, a directory, a glob,
+        or a function from the number of a shard to its rows gives your own shards. Integers
         become float64, float32 stays, sparse stays sparse. `read` has options for files.
     rank : int or float
-        How many singular triplets, k; or a share, as 0.95: the fewest that explain more than that
-        of the total variance if rows are centred, else of the sum of all squares
-        (``result.reach`` tells how certain that is). Or a function that tells so from the numbers
-        of rows and columns, such as ``min``.
+        The number of singular triplets, k. Or a share such as 0.95: the fewest triplets that
+        explain more than this share of the total variance if rows are centred, else of the sum of
+        all squares (``result.reach`` says how certain that is). Or a function that computes either
+        from the numbers of rows and columns, such as ``min``.
     method : str or Method
         ``"auto"`` takes the method that `plan` finds cheapest for the engine;
-        ``result.run["why"]`` tells why. Otherwise a name, with options if wanted, as in
+        ``result.run["why"]`` says why. Otherwise a name, optionally with options, as in
         ``"local_power:steps=4,schedule=halving"``, or an object such as ``LocalPower(steps=4)``.
         From the paper: ``"local_power"`` is its Algorithm 1, ``"dpi"`` takes one step a round,
         ``"one_shot"`` does one round of many steps, ``"uda"``, ``"wda"``, ``"aligned_average"`` and
@@ -96,31 +96,32 @@ def svd(
         ``"gram"`` are exact in one round of d(d+1)/2 words, the latter with half the digits.
     tol : float, optional
         Stop when the sine of the angle between the leading `rank` columns and the true ones is
-        certified to be at most this; or, where there is no gap after them, their residuals. With
-        several local steps that takes dr words more in each upload. 0 does all rounds. By default
-        1e-8 (3e-4 for float32) if the method is chosen automatically, else 0.
+        certified to be at most this. If there is no gap after them, the residuals must be at most
+        this instead. With several local steps, each upload needs dr more words. 0 does all rounds.
+        By default 1e-8 (3e-4 for float32) if the method is chosen automatically, else 0.
     certainty : float or "proven"
-        How sure that must be: with ``"proven"`` it holds for every matrix; with a number, it is
-        proven, or the chance that something large is hidden is at most this (`Certificate.p`).
+        How sure the certificate must be. With ``"proven"`` it holds for every matrix. With a
+        number, it is proven, or the chance that something large is hidden is at most this
+        (`Certificate.p`).
     max_rounds : int, optional
-        Rounds of the method at most; 30 by default. ``"auto"`` takes as many as it needs, and
-        changes its method where that is too slow.
+        The largest number of rounds of the method; 30 by default. ``"auto"`` takes as many as it
+        needs, and switches to another method if its own is too slow.
     budget : Budget, optional
-        Bytes and seconds that may be spent.
+        Limits on bytes and seconds.
     center : bool
         Subtract the mean of all rows.
     scale : {None, "max", "minmax", "std"}
-        Divide columns by their largest magnitude (as the paper), by their range after
-        subtracting the minimum, or by their standard deviation; over all rows.
+        Divide columns by their largest magnitude (as in the paper), by their range after
+        subtracting the minimum, or by their standard deviation, each over all rows.
     privacy : Privacy, optional
-        Tell nothing of single rows: components of sums with noise in them, and a label of what
-        that protects (``result.run["privacy"]``) in the place of a certificate.
+        Protect single rows: compute components from noised sums. The result then has a label of
+        what that protects (``result.run["privacy"]``) instead of a certificate.
     workers : int, optional
-        Cut the rows into so many shards. By default as many as the engine works on at once, more
-        if they would not fit in memory, or the user's own shards.
+        Cut the rows into this many shards. By default as many as the engine works on at once, more
+        if they would not fit in memory, or your own shards.
     partition : str
         How rows are cut: ``"contiguous"``, ``"shuffled"``, by ``"label"`` (see `read`), or
-        ``"dirichlet:0.5"``, which deals the rows of each label unequally.
+        ``"dirichlet:0.5"``, which divides the rows of each label unequally.
     engine : str, Engine, or an open client, session or communicator
         ``"threads"``, ``"processes"``, ``"inline"``, with a number as in ``"processes:4"``;
         ``"dask"``, ``"ray"``, ``"spark"``, ``"mpi"``, or an address of one as in
@@ -128,29 +129,29 @@ def svd(
         it is; or an engine from `connect`, which is left open. Data of an engine's own kind stay
         where they are.
     memory : int or str, optional
-        What rows may take in memory, such as ``"2GB"``; half of what is free by default. Files
-        that do not fit are read again in every round; a shard that fits is read once in a round,
-        however many steps it takes. Of Dask's own blocks, it is what workers keep of them.
+        How much memory rows may use, such as ``"2GB"``; half of the free memory by default. Files
+        that do not fit are read again in every round; a shard that fits is read once a round,
+        however many steps it takes. For Dask's own blocks, it limits what workers keep of them.
     faults : Faults, optional
         Deadline, retries, and what happens when shards are lost.
     checkpoint : Checkpoint or path, optional
-        Where the state is written, for a later run to go on. Not with a function as schedule, and
-        not while shards are missing.
+        Where to write the state, so that a later run can resume. Not available with a function as
+        schedule; nothing is written while shards are missing.
     warm_start : Result, optional
         Start from the components of an earlier result; all other columns are random.
     return_u : bool or "engine"
         Also fetch the left singular vectors. ``"engine"`` leaves them with the rows, as
-        `Result.transform` does with scores: they are those, divided by the singular values. One
-        that is small against the first has fewer digits then.
+        `Result.transform` does with scores, and computes them as scores divided by singular
+        values. Vectors of small singular values then have fewer correct digits.
     rng : int, numpy.random.Generator or None
-        Seed of the random start, of probes and of the shuffle. That p holds rests on it: whoever
-        chose the data must not have known it.
+        Seed of the random start, the probes and the shuffle. The chance p is valid only if whoever
+        chose the data did not know the seed.
     callback : callable, optional
         Called as ``callback(record, state)`` after every round; a true value ends the run.
     progress : bool, optional
-        Whether to show where the run stands: round, certified angle, time left, bytes. By default
-        it is shown on terminals and in notebooks after a second, and is gone at the end. ``True``
-        shows it at once, and also writes plain lines to pipes, on standard error.
+        Whether to show progress: round, certified angle, time left, bytes. By default terminals
+        and notebooks show it after a second and remove it at the end. ``True`` shows it at once,
+        and also writes plain lines to standard error if that is not a terminal.
 
     Returns
     -------
@@ -206,7 +207,7 @@ def pca(
 ) -> Result:
     """Principal component analysis: `svd` of the rows less their mean.
 
-    Takes the parameters of `svd` and returns the same `Result`; principal axes are its
+    It takes the parameters of `svd` and returns the same `Result`. The principal axes are its
     `components`, and `Result.transform` gives the scores of rows.
 
     Examples
@@ -240,13 +241,16 @@ def _asked(given: dict[str, Any]) -> Asked:
     checkpoint = checkpoint_of(given["checkpoint"])
     if checkpoint is not None and not method.repeatable:
         raise ValueError(
-            f"method={method} has a function, which cannot be compared with that of a later run, "
-            "as checkpoint= needs it: give a name such as schedule='halving:3', or the set of times"
+            f"checkpoint= does not work with the function in method={method}, because functions of "
+            "two runs cannot be compared: give a name such as schedule='halving:3', or the set of "
+            "times"
         )
+    if not isinstance(given["warm_start"], Result | None):
+        raise TypeError(f"warm_start={given['warm_start']!r} must be a localpower.Result, or None")
     if given["warm_start"] is not None and not method.has_width:
         raise ValueError(
-            f"warm_start means nothing to method='{method.name}', which starts from nothing: leave "
-            "it out, or take a method that iterates"
+            f"method='{method.name}' cannot use warm_start, because it does not iterate: leave "
+            "warm_start out, or take a method that iterates"
         )
     if given["privacy"] is not None:
         check_private(given)
@@ -283,10 +287,10 @@ def _return_u(given: dict[str, Any]) -> bool | str:
     asked = given["return_u"]
     if isinstance(asked, str):
         if asked != "engine":
-            raise ValueError(f"return_u={asked!r} is not known: take True, False or 'engine'")
+            raise ValueError(f"return_u={asked!r} is not valid: give True, False or 'engine'")
         if is_stream(given["data"]) and engine_of(given["data"]) is None:
             raise ValueError(
-                "return_u='engine' needs the rows again, and a generator yields them once; give a "
+                "return_u='engine' needs the rows twice, but a generator yields them once: give a "
                 "list, or return_u=True"
             )
         return asked

@@ -43,10 +43,10 @@ KEPT = ("version", "rank", "rows", "columns", "dtype", "workers", "partition", "
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a run stands after a round: rounds, bytes and seconds so far, and the true angle.
+    """The progress of a run after a round: rounds, bytes and seconds so far, and the true angle.
 
-    The angle is that of the components `svd` would return if it ended there; None where the state
-    does not tell.
+    The angle is that of the components `svd` would return if it ended there; None if the state
+    does not show it.
     """
 
     rounds: int
@@ -62,17 +62,17 @@ class Row:
     Attributes
     ----------
     method : str
-        As it was asked for, with its options.
+        As you named it, with its options.
     rounds, hops : int
-        Of the iterations; a hop is a round or an exchange with some shards.
+        Rounds and hops of the iterations; a hop is a round or an exchange with some shards.
     bytes, bytes_in_all : int
-        Up and down, over all shards: of the iterations, and with set-up and factors.
+        Bytes up and down, over all shards: of the iterations, and with set-up and factors.
     seconds, seconds_in_all : float
-        Of the iterations, and of the whole call; without what measuring the angles took.
+        Seconds of the iterations and of the whole call, without the time to measure angles.
     angle : float
         Sine of the angle between the components and those of the reference.
     bound : float or None
-        What the method itself certifies that sine to be at most.
+        The upper bound that the method itself certifies for that sine.
     reason : str
         Why the run ended, as ``Result.reason``.
     points : tuple of Point
@@ -97,18 +97,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Comparison:
-    """Methods side by side, fastest first. Prints as a table, `plot` makes a picture of it.
+    """Methods side by side, fastest first. It prints as a table, and `plot` draws it.
 
     Attributes
     ----------
     rows : tuple of Row
-        The methods that ran; also ``comparison["dpi"]``.
+        The methods that ran; ``comparison["dpi"]`` is one of them.
     missing : dict
-        Why others did not, by their names.
+        Why the other methods did not run, by name.
     reference : str
-        Whose answer angles are measured to.
+        The method whose answer the angles are measured to.
     run : dict
-        What was asked and on what: tolerance, seed, shape.
+        What you asked for and what it ran on: tolerance, seed, shape.
     """
 
     rows: tuple[Row, ...]
@@ -123,7 +123,7 @@ class Comparison:
         if method in self.missing:
             raise KeyError(f"{method!r} did not run: {self.missing[method]}")
         known = ", ".join(repr(row.method) for row in self.rows) or "none"
-        raise KeyError(f"no method {method!r} in this comparison: those that ran are {known}")
+        raise KeyError(f"no method {method!r} in this comparison: the methods that ran are {known}")
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -152,7 +152,7 @@ class Comparison:
         ]
 
     def to_frame(self) -> Any:
-        """The methods that ran as a pandas data frame, one line each; `missing` has the others."""
+        """A pandas data frame with one line for each method that ran; `missing` has the others."""
         return frame("Comparison.to_frame", Row, self.rows, without=["points", "result"])
 
     def as_dict(self) -> dict[str, Any]:
@@ -168,8 +168,8 @@ class Comparison:
         """Draw the true angle against rounds and against bytes.
 
         Methods that do not iterate are single marks; the dashed line is the tolerance. With a
-        `path`, a ``.png`` or ``.svg`` file is written, and its path returned; without one, the
-        matplotlib ``Figure``, which notebooks show.
+        `path`, it writes a ``.png`` or ``.svg`` file and returns the path. Without one, it returns
+        the matplotlib ``Figure``, which notebooks show.
         """
         tol, reference = self.run["tol"], self.reference.split(",")[0]
         return figures.compare(self.rows, path, self._about()[0], tol, reference)
@@ -194,23 +194,24 @@ def compare(
 ) -> Comparison:
     """Run methods on the same shards with the same seed, and measure what each takes.
 
-    Every method is run as ``svd(data, rank, method=…, tol=tol, max_rounds=max_rounds)``, and the
-    true angle is measured after every round; the time for that is not counted. The answer is that
-    of ``"tsqr"`` up to 2000 columns, and beyond of ``"local_ritz"`` with a tolerance of 1e-12.
+    Every method runs as ``svd(data, rank, method=…, tol=tol, max_rounds=max_rounds)``, and the true
+    angle is measured after every round; the time for that is not counted. The reference answer is
+    that of ``"tsqr"`` up to 2000 columns, and of ``"local_ritz"`` to 1e-12 beyond.
 
     Parameters
     ----------
     data
         What `svd` takes.
     rank : int or float
-        How many singular triplets, k; of a share, as 0.95, the number that the answer has.
+        The number of singular triplets, k; or a share such as 0.95, for which the reference answer
+        gives the number.
     methods : str, Method, sequence of these, or dict, optional
-        Names, with options if wanted: ``"local_power:steps=8,schedule=halving"``; several also as
-        one text, separated by commas. A dict has names of your own for them:
-        ``{"p = 2": "local_power:steps=2"}``. By default, methods are left out that would form a
-        matrix of more than 400 MB, or one too large for `memory`; the table says so.
+        Names, optionally with options: ``"local_power:steps=8,schedule=halving"``; or one text with
+        several, separated by commas. A dict gives them names of your own:
+        ``{"p = 2": "local_power:steps=2"}``. By default, methods that would form a matrix of more
+        than 400 MB, or one too large for `memory`, are left out; the table says so.
     tol, max_rounds
-        As in `svd`: where a method ends, if it can certify the angle.
+        As in `svd`: a method that can certify the angle stops at `tol`.
     workers, center, scale, partition, memory, engine
         As in `svd`.
     rng : int, numpy.random.Generator or None

@@ -162,7 +162,9 @@ def follow(
             reason = "callback" if ended else reason
             break
     if state is None:
-        raise ValueError("schedule gives no round: its first number of steps is 0; give 1 or more")
+        raise ValueError(
+            "schedule ends before the first round: its first number of steps is 0; give 1 or more"
+        )
     reason = reason or ("max_rounds" if len(history) >= rule.max_rounds else "end")
     return Outcome(state, tuple(history), reason, found)
 

@@ -23,7 +23,7 @@ from localpower.methods.base import written as option_text
 CERTAINTY = 1e-6
 MOST_TIMES = 100  # entries of a set that are written out
 ON_LOSS = ("stop", "degrade", "reuse")
-RELEASES = ("auto", "matrix", "products")
+RELEASES = ("auto", "matrix", "products", "fedpower")
 OTHER_NAMES = {  # of arguments, as other libraries call them
     **dict.fromkeys(("random_state", "seed", "random_seed"), "rng"),
     **dict.fromkeys(("n_components", "k", "n", "r", "components", "n_eigenvectors"), "rank"),
@@ -39,14 +39,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may spend; it stops after the round in which more was spent.
+    """What a run may spend; it stops after the round in which it exceeds a limit.
 
     Parameters
     ----------
     bytes : float, optional
-        Moved, up and down.
+        Bytes moved, up and down.
     seconds : float, optional
-        Gone by.
+        Seconds that the run takes.
 
     Examples
     --------
@@ -71,18 +71,19 @@ class Faults:
     Parameters
     ----------
     deadline : float, optional
-        Seconds that a round may take; a worker that is later is asked again, or started again.
+        Seconds that a round may take. A worker that is late is asked again or restarted.
     retries : int
-        How often a round is tried again where a reply is lost, late or wrong. Lost shards are
-        placed again where the engine can do that.
+        How often a round is tried again if a reply is lost, late or wrong. Lost shards are
+        placed again if the engine can do that.
     on_loss : {"stop", "degrade", "reuse"}
-        What follows when that was in vain: an error; a result without those shards, which says so
-        in ``run["degraded"]`` and never counts as converged; or, with power methods, rounds in
-        which the last products of those shards stand in, while they are asked again in each.
+        What happens when all retries fail. ``"stop"`` raises an error. ``"degrade"`` leaves those
+        shards out; the result says so in ``run["degraded"]`` and never counts as converged.
+        ``"reuse"``, for power methods, uses the last products of those shards and asks them again
+        in every round.
     participation : float
-        The chance of a shard to be asked in a round of the method. Power methods reuse the last
-        products of all others, and certify only in rounds without such; other methods ask the
-        others in further rounds, until all have answered.
+        The chance that a round of the method asks a shard. Power methods reuse the last products
+        of the other shards, and certify only rounds without reused products. Other methods ask
+        the other shards in further rounds, until all have answered.
     """
 
     deadline: float | None = None
@@ -96,24 +97,24 @@ class Faults:
         one_of("Faults on_loss", self.on_loss, ON_LOSS)
         if not 0 < real("Faults participation", self.participation) <= 1:
             raise ValueError(
-                f"Faults participation={self.participation!r} is the chance of a shard to be asked "
-                "in a round: take a number above 0 and at most 1, such as 0.5"
+                f"Faults participation={self.participation!r} must be the chance that a round asks "
+                "a shard: give a number above 0 and at most 1, such as 0.5"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a run writes its state, so that a later one can go on.
+    """Where a run writes its state, so that a later run can resume.
 
     Parameters
     ----------
     path : path
-        File that is replaced after every `every` rounds.
+        The file; it is replaced at each checkpoint.
     every : int
-        Rounds from one to the next.
+        The number of rounds between checkpoints.
     resume : bool
-        Go on from the file, if it is there, with the same bits as if the run had never ended.
-        Rows, start and options must be the same; `max_rounds` and budgets may be others.
+        Resume from the file if it exists, with the same bits as if the run had never ended.
+        Rows, start and options must be the same; `max_rounds` and budgets may differ.
     """
 
     path: str | os.PathLike[str]
@@ -128,25 +129,28 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """How little a result may tell of any single row: (ε, δ)-differential privacy.
+    """How little a result may reveal about any single row: (ε, δ)-differential privacy.
 
-    Whatever is told would be almost as likely if any one row were left out: a chance grows by no
-    more than the factor exp(ε), but for δ.
+    Any result would be almost as likely if any one row were left out: no probability grows by
+    more than the factor exp(ε), except for δ.
 
     Parameters
     ----------
     epsilon : float
         About 1 protects well; more than 10 promises little.
     delta : float
-        A chance, far below one over the number of rows.
+        A probability, far below one over the number of rows.
     clip : float
         Longer rows are shortened to this norm. Choose it without looking at the rows: it is public.
     honest : int, optional
-        How many shards are sure to add their share of the noise, and to keep it for themselves;
+        How many shards can be trusted to add their share of the noise and to keep it secret;
         all of them by default.
-    release : {"auto", "matrix", "products"}
-        What is told: ``AᵀA`` with noise, once; or noised products with a few vectors, three to five
-        times. ``"auto"`` takes the first, up to 5,000 columns.
+    release : {"auto", "matrix", "products", "fedpower"}
+        What is released: ``AᵀA`` with noise, once; or noised products with a few vectors, three to
+        five times. ``"auto"`` takes the first up to 5,000 columns. ``"fedpower"`` is a baseline to
+        compare with: local steps, and all of the noise in each, at every shard.
+    steps : int, optional
+        Local steps of a round of ``"fedpower"``; 2 by default.
 
     Examples
     --------
@@ -162,6 +166,7 @@ class Privacy:
     clip: float = 1.0
     honest: int | None = None
     release: str = "auto"
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta", "clip"):
@@ -172,6 +177,17 @@ class Privacy:
         if self.honest is not None:
             whole("Privacy honest", self.honest)
         one_of("Privacy release", self.release, RELEASES)
+        if self.steps is not None:
+            whole("Privacy steps", self.steps)
+        if self.release == "fedpower" and self.honest is not None:
+            raise ValueError(
+                f"Privacy honest={self.honest} with release='fedpower': every shard adds all of "
+                "the noise to each of its own products; leave it out"
+            )
+        if self.release != "fedpower" and self.steps is not None:
+            raise ValueError(
+                f"Privacy steps={self.steps} is for release='fedpower' alone; leave it out"
+            )
 
     @property
     def numbers(self) -> tuple[float, float, float]:
@@ -200,7 +216,7 @@ def certainty_of(value: Any) -> float:
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not 0 < value <= 1:
         raise ValueError(
-            f"certainty={value!r} is a chance to be wrong: take a number above 0 and at most 1, "
+            f"certainty={value!r} must be a chance of error: give a number above 0 and at most 1, "
             'such as 1e-6, or "proven"'
         )
     return float(value)
@@ -289,7 +305,7 @@ def _hint(name: str, value: Any, told: Mapping[str, Any], known: list[str]) -> s
 
 def check_callback(callback: Any) -> None:
     """Refuse what cannot be called with a record and a state, before the run begins."""
-    remedy = "give a function of two arguments, as def callback(record, state)"
+    remedy = "give a function of two arguments, such as def callback(record, state)"
     if not callable(callback):
         raise TypeError(f"callback={callback!r} must be a function: {remedy}")
     try:

@@ -20,7 +20,8 @@ from localpower.core.machine import cores
 from localpower.core.share import Share
 from localpower.core.text import counted, duration, frame, html_table, size, table
 from localpower.data.memory import budget
-from localpower.data.source import Source, open_source
+from localpower.data.reading import open_part, sampled
+from localpower.data.source import Source
 from localpower.engines.base import Engine
 from localpower.engines.calibration import recalled, told
 from localpower.engines.inline import Inline
@@ -32,7 +33,7 @@ from localpower.methods.growing import guessed
 from localpower.methods.scaling import SCALES, columns, describe, prepare
 from localpower.options import hinting
 from localpower.worker.replies import unpacked
-from localpower.worker.shard import EngineBlock, Shard, cut
+from localpower.worker.shard import EngineBlock, Shard
 from localpower.worker.tasks import GramTriangle
 
 NETWORKS = {  # seconds of a hop, bytes a second
@@ -45,6 +46,7 @@ FLOPS = 6e10  # a second, of one worker
 TOLERANCE = 1e-8
 TINY = 1e-14  # tolerance that is planned for where all rounds are to be done
 SAMPLE_FLOPS = 1e11  # that a plan may spend on looking at the data
+MANY = 1 << 40  # rows or columns, where it is not known how many there are
 HEAD = ("method", "rounds", "hops", "up", "down", "flops", "seconds", "note")
 
 
@@ -55,13 +57,13 @@ class Plan:
     Attributes
     ----------
     rows : tuple of Cost
-        Those that miss the tolerance last; also ``plan["dpi"]``.
+        One for each method, those that miss the tolerance last; ``plan["dpi"]`` is one of them.
     basis : str
         What the rounds are predicted from.
     question : str
-        What was asked.
+        What you asked for.
     speeds : str
-        What seconds are predicted from, where that is an engine.
+        What seconds are predicted from, if you named an engine.
     """
 
     rows: tuple[Cost, ...]
@@ -88,6 +90,9 @@ class Plan:
     def why(self) -> str:
         """The reason for the choice, in a sentence."""
         return explain(self.rows, self.basis)
+
+    def __repr__(self) -> str:
+        return f"<Plan: {self.why}>"
 
     def __str__(self) -> str:
         return "\n".join([*self._about(), table(HEAD, map(_cells, self.rows))])
@@ -139,29 +144,30 @@ def plan(
     Parameters
     ----------
     data
-        The shape ``(n, d)``, or what `svd` takes; of the latter a part is looked at, to tell how
+        The shape ``(n, d)``, or what `svd` takes. The plan looks at a part of the data to see how
         fast the spectrum decays.
     rank : int or float
-        How many singular triplets, k; or a share, as 0.95, which is counted in the part of the data
-        that is looked at.
+        The number of singular triplets, k; or a share such as 0.95, which is counted in that part
+        of the data.
     workers : int, optional
-        In how many shards the rows are; one per core by default, or the user's own.
+        The number of shards; one per core by default, or your own shards.
     tol : float, optional
         The sine of the angle to reach; 1e-8 by default, 3e-4 for float32.
     width : int, optional
-        Columns that are iterated, ``rank + 5`` by default.
+        The number of columns to iterate, ``rank + 5`` by default.
     latency : float or str
-        Seconds that a hop takes; or ``"one machine"``, ``"rack"``, ``"data centre"``,
-        ``"wide area"``, which stand for a latency and a bandwidth.
+        Seconds per hop; or ``"one machine"``, ``"rack"``, ``"data centre"``, ``"wide area"``,
+        which stand for a latency and a bandwidth.
     bandwidth : float, optional
-        Bytes a second that the coordinator's link carries.
+        Bytes per second that the coordinator's link carries.
     flops : float
-        Operations a second of one worker.
+        Operations per second of one worker.
     center, scale, dtype, memory
-        As in `svd`; `dtype` where `data` is a shape, ``"float64"`` by default.
+        As in `svd`; `dtype` only if `data` is a shape, ``"float64"`` by default.
     engine
-        Plan for this engine, as `svd` takes it, in place of `latency`, `bandwidth` and `flops`: for
-        what was measured on it, else for what is usual. By default as many shards as it works on.
+        Plan for this engine, as `svd` takes it, instead of `latency`, `bandwidth` and `flops`: with
+        the figures measured on it, or else typical ones. By default it has as many
+        shards as it works on at once.
     measure : bool
         Measure the engine, by default ``"threads"``, if that was not done before.
 
@@ -297,14 +303,19 @@ class Known:
                 f"dtype={dtype!r} is for a shape, and data have their own; leave it out, or give "
                 "what localpower.read(data, dtype=…) returns"
             )
-        source = open_source(data, memory=memory, shards=workers)
+        least = 4 * (guessed(rank, MANY, MANY) + EXTRA)
+        source, rows = open_part(data, least, memory, workers)
         try:
-            shape = source.rows, source.columns
+            shape = rows, source.columns
             entries = Shard(source.pieces, source.columns, source.dtype).entries
+            entries = entries * rows // source.rows
             most = guessed(rank, *shape)
-            values, basis, trace = spectrum(source, most, center, scale)
+            values, basis, trace = spectrum(source, most, center, scale, rows)
             count = _counted(rank, values, trace) if isinstance(rank, float) else most
-            sizes, stored = shard_sizes(source, workers, at_once), bytes_per_pass(source)
+            sizes = shard_sizes(source, workers, at_once, rows)
+            stored = bytes_per_pass(source)
+            if rows > source.rows and entries * source.dtype.itemsize > source.memory:
+                stored = float(entries * source.dtype.itemsize)
             kept = source.dtype, source.memory
             return cls(shape, count, entries, *kept, sizes, stored, values, basis)
         finally:
@@ -391,11 +402,13 @@ def _kind(dtype: Any) -> np.dtype[Any]:
     return known[name]
 
 
-def shard_sizes(source: Source, workers: int | None, at_once: int) -> tuple[int, ...]:
-    """Rows of each shard, as far as that is known before they are cut."""
+def shard_sizes(
+    source: Source, workers: int | None, at_once: int, rows: int | None = None
+) -> tuple[int, ...]:
+    """Rows of each shard, as far as that is known before they are cut; `rows` are those of all."""
     if workers is None and source.separate:
         return tuple(sum(piece.shape[0] for piece in table.pieces) for table in source.tables)
-    return _sizes(source.rows, workers or at_once)
+    return _sizes(rows or source.rows, workers or at_once)
 
 
 def _sizes(rows: int, shards: int) -> tuple[int, ...]:
@@ -403,15 +416,18 @@ def _sizes(rows: int, shards: int) -> tuple[int, ...]:
 
 
 def spectrum(
-    source: Source, rank: int, center: bool, scale: str | None
+    source: Source, rank: int, center: bool, scale: str | None, of: int
 ) -> tuple[Array, str, float]:
-    """Leading eigenvalues of the rows or of a sample of them, what they are from, and their sum."""
+    """Leading eigenvalues of the rows or of a sample of them, what they are from, and their sum.
+
+    The source may be a part of all rows, `of` which there are so many.
+    """
     d = source.columns
     rows = int(SAMPLE_FLOPS // max(1, min(d, SMALL) * d))
-    sample = _sample(source, max(rows, 4 * (rank + EXTRA)))
+    sample = sampled(source, max(rows, 4 * (rank + EXTRA)))
     taken = sum(piece.shape[0] for piece in sample)
     what = "predicted from all rows"
-    if taken < source.rows:
+    if taken < of:
         what = f"predicted from a sample of {taken} rows"
     with Inline() as engine:
         engine.place([Shard(sample, d, source.dtype)])
@@ -433,18 +449,3 @@ def _counted(part: float, values: Array, trace: float) -> int:
             "are too few: give a whole number"
         )
     return min(count, len(values))
-
-
-def _sample(source: Source, rows: int) -> tuple[Any, ...]:
-    """All rows, or stretches of them from all over the data."""
-    if source.rows <= rows:
-        return tuple(source.pieces)
-    parts, step = [], max(1, source.rows // rows)
-    for piece in source.pieces:
-        length = piece.shape[0]
-        stretch = max(1, min(256, length // step))
-        parts += [
-            cut(piece, start, min(start + stretch, length))
-            for start in range(0, length, stretch * step)
-        ]
-    return tuple(parts)

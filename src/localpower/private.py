@@ -29,12 +29,19 @@ from localpower.worker.private_tasks import (
     Noised,
     NoisedGram,
     NoisedProduct,
+    NoisedSteps,
     longest,
     matrix_of,
 )
 
 MOST_BYTES = 1e8  # of a noised matrix; above that, products with few columns are sent
-FEW, MORE, WIDE = 3, 5, 2.0  # releases of products up to this epsilon, and above it
+FEW, MORE, WIDE = 3, 5, 2.0  # rounds of products up to this epsilon, and above it
+LOCAL_STEPS = 2  # of a round of the baseline
+METHODS = {"matrix": "matrix", "products": "power", "fedpower": "fedpower"}
+BASELINE = (
+    "a baseline for comparison, in the style of FedPower (Guo et al. 2021) with the noise of this "
+    "library"
+)
 REFUSED = {
     "tol": "the error that noise makes cannot be certified: leave it out, and read the label",
     "return_u": "left vectors tell of single rows: leave it out",
@@ -54,6 +61,11 @@ def check_private(given: Mapping[str, Any]) -> None:
     for name, why in REFUSED.items():
         if given[name] is not None and given[name] is not False:
             raise ValueError(f"{name}={given[name]!r} with privacy=: {why}")
+    if given["privacy"].release == "fedpower" and given["center"]:
+        raise ValueError(
+            "center=True with Privacy release='fedpower': the baseline learns no mean; subtract "
+            "public means before and take center=False, or take release='matrix'"
+        )
     rank = given["rank"]
     if callable(rank) or isinstance(rank, float | np.floating):
         raise ValueError(
@@ -106,10 +118,12 @@ class PrivateRun(Run):
         if self.rank > d:
             raise ValueError(f"rank={self.rank} is more than n_features={d}; take 1 to {d}")
         self.width = min(2 * self.rank, d)
-        self.matrix = privacy.release == "matrix" or (
-            privacy.release == "auto" and 4 * d * d <= MOST_BYTES
-        )
-        self.rounds = 1 if self.matrix else FEW if privacy.epsilon <= WIDE else MORE
+        self.release = privacy.release
+        if self.release == "auto":
+            self.release = "matrix" if 4 * d * d <= MOST_BYTES else "products"
+        self.steps = (privacy.steps or LOCAL_STEPS) if self.release == "fedpower" else 1
+        few = FEW if privacy.epsilon <= WIDE else MORE
+        self.rounds = 1 if self.release == "matrix" else few
 
     @property
     def privacy(self) -> Privacy:
@@ -134,13 +148,13 @@ class PrivateRun(Run):
     def prepare(self) -> None:
         """Decide the noise of each shard."""
         privacy, shards = self.privacy, len(self.shards.shards)
-        self.honest = privacy.honest or shards
+        self.honest = 1 if self.release == "fedpower" else privacy.honest or shards
         if self.honest > shards:
             raise ValueError(
                 f"Privacy honest={self.honest} is more than there are shards, {shards}; take at "
                 "most that"
             )
-        self.sigma_all = sigma_of(privacy.epsilon, privacy.delta, self.rounds)
+        self.sigma_all = sigma_of(privacy.epsilon, privacy.delta, self.rounds * self.steps)
         self.sigma = ceil(self.sigma_all * SENSITIVITY / sqrt(self.honest))
         if self.sigma > MOST_SIGMA:
             raise ValueError(
@@ -153,7 +167,7 @@ class PrivateRun(Run):
         self.engine.phase = "iterate"
         self.records: list[Record] = []
         self.display.stage("noised sums")
-        self.found = self.from_matrix() if self.matrix else self.from_products()
+        self.found = self.from_matrix() if self.release == "matrix" else self.from_products()
 
     def released(self, task: Noised) -> Any:
         """Words of a noised sum over all shards; keeps the account, without times."""
@@ -201,7 +215,7 @@ class PrivateRun(Run):
         columns, rows, mean = [], None, None
         for _ in range(self.rounds):
             basis = np.hstack([last, np.pad(Z, ((0, 1), (0, 0)))]) if center else Z
-            words = self.released(NoisedProduct(*self.how, np.ascontiguousarray(basis)))
+            words = self.released(self.product_with(np.ascontiguousarray(basis)))
             Y = words.view(np.int64).astype(np.float64).reshape(basis.shape)
             if center:
                 columns.append(Y[:, 0])
@@ -210,6 +224,12 @@ class PrivateRun(Run):
             Z = orth(Y)
         V, values, _ = np.linalg.svd(Y, full_matrices=False)
         return Found(np.square(self.unit) * values, V, None, None, rows, mean)
+
+    def product_with(self, basis: Array) -> Noised:
+        """What is asked of a basis."""
+        if self.release == "fedpower":
+            return NoisedSteps(*self.how, basis, self.steps)
+        return NoisedProduct(*self.how, basis)
 
     def center_of(self, column: Array) -> tuple[float, Array]:
         """The number of rows and their mean, from the column that all rows share."""
@@ -258,10 +278,10 @@ class PrivateRun(Run):
         told = {"rank": self.rank} | ({} if self.held else {"workers": workers})
         return {
             "version": __version__,
-            "method": f"private_{'matrix' if self.matrix else 'power'}",
+            "method": f"private_{METHODS[self.release]}",
             "why": "asked for",
             "rank": self.rank,
-            "width": self.rank if self.matrix else self.width,
+            "width": self.rank if self.release == "matrix" else self.width,
             "tol": 0.0,
             "workers": workers,
             "partition": asked.partition,
@@ -290,11 +310,11 @@ class PrivateRun(Run):
             "neighbours": "one row added or removed",
             "clip": float(privacy.clip),
             "sigma": self.sigma * sqrt(self.honest) * self.unit**2,
-            "release": "matrix" if self.matrix else "products",
-            "releases": self.rounds,
+            "release": self.release,
+            "releases": self.rounds * self.steps,
             "sites": len(self.shards.shards),
             "honest": self.honest,
             "only_sums": self.home.only_sums,
             "angle": self.bound(),
             "rows": None if found.rows is None else round(found.rows),
-        }
+        } | ({"baseline": BASELINE} if self.release == "fedpower" else {})

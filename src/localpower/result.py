@@ -47,26 +47,25 @@ class Result:
     singular_values : (k,) ndarray
         In descending order.
     U : (n, k) ndarray, or of the kind of the data, or None
-        Left singular vectors, if ``return_u=True``; where the rows are, if ``return_u="engine"``.
-        A model that is saved has none of the latter.
+        Left singular vectors, if ``return_u=True``. With ``return_u="engine"`` they stay where the
+        rows are, and a saved model does not contain them.
     basis : (d, r) ndarray
         The orthonormal basis that the method ended with.
     mean : (d,) ndarray or None
         What was subtracted from each row: column means if centred; column minima if scaled by
         min-max alone. It is in float64 where the type of the data would round it.
     scale : (d,) ndarray or None
-        What columns were divided by afterwards, in float64 likewise. A range beyond the largest
-        number counts as that.
+        What columns were then divided by, also in float64 where needed. A range that overflows is
+        replaced by the largest number.
     explained_variance, explained_variance_ratio : (k,) ndarray
-        The explained variance: that of the data along each component, and its share of the total
-        variance. Divided by n - 1 if centred (as scikit-learn's PCA), else by n (as its
-        TruncatedSVD).
+        The variance along each component, and its share of the total variance. Divided by n - 1
+        if centred (as in scikit-learn's PCA), else by n (as in its TruncatedSVD).
     history : tuple of Record
         One record per round of the method; prints as a table, and has `to_frame`.
     ledger : Ledger
-        Everything that was communicated, in all phases; likewise.
+        Everything that was sent, in all phases; prints as a table, and has `to_frame`.
     run : dict
-        What was asked and on what: options, seed, shape, versions.
+        What you asked for and what it ran on: options, seed, shape, versions.
     """
 
     components: Array
@@ -92,7 +91,7 @@ class Result:
 
     @property
     def certificate(self) -> Certificate | None:
-        """What is known of the components, and how sure it is; None if the method does not tell."""
+        """What is known about the components, and how sure it is; None if nothing is known."""
         known = self.run.get("certificate")
         if known is None:
             return None
@@ -100,13 +99,13 @@ class Result:
 
     @property
     def reach(self) -> Reach | None:
-        """What is known of the number of components, where a share was asked for; else None."""
+        """What is known about the number of components, if you asked for a share; else None."""
         known = self.run.get("reach")
         return None if known is None else Reach(**known)
 
     @property
     def converged(self) -> bool:
-        """Whether the tolerance that was asked for is certified, or the method is exact."""
+        """Whether the tolerance that you asked for is certified, or the method is exact."""
         return REASONS[self.reason].converged
 
     @property
@@ -114,8 +113,8 @@ class Result:
         """Why the run ended.
 
         ``"angle"`` or ``"residual"`` (converged), ``"exact"`` (a method that does not iterate to a
-        tolerance), ``"max_rounds"``, ``"stalled"``, ``"unsure"`` (what was found may not be the
-        largest), ``"rounding"`` (numbers have too few digits), ``"budget"``, ``"callback"``,
+        tolerance), ``"max_rounds"``, ``"stalled"``, ``"unsure"`` (larger components may exist),
+        ``"rounding"`` (numbers have too few digits), ``"budget"``, ``"callback"``,
         ``"end"`` (of the schedule, or of a one-shot baseline), ``"private"`` (with noise, as
         ``privacy=`` asks for), ``"degraded"`` (without shards that were lost) or ``"stale"`` (with
         earlier products of shards that were absent).
@@ -209,29 +208,29 @@ class Result:
         keep: Sequence[str] | None = None,
         memory: int | str | None = None,
     ) -> Any:
-        """Project rows on the components; takes whatever `svd` takes as data.
+        """Project rows onto the components; takes the same data as `svd`.
 
         Scores stay where the rows are, and are of the same kind. Arrays, sparse matrices and files
-        give an array, (n, k); data frames give such frames, with columns ``pc1``, ``pc2``, …. A
+        give an array, (n, k); data frames give data frames with columns ``pc1``, ``pc2``, …. A
         Dask array, Dask frame, list of Dask futures or delayed blocks, Spark frame (which gets a
         column ``scores`` of vectors), RDD, ``RowMatrix``, Ray dataset and list of Ray object
-        references give the same, and nothing is computed before it is asked for.
+        references each give the same kind, lazily: nothing is computed before you ask for it.
 
-        Columns are found by name, in whatever order they are, where the data and the rows that were
-        fitted have names; other columns are left out, with a `DataHint`. Without names on either
-        side, columns must be those of the fit in the same order.
+        If both the data and the fitted rows have column names, columns are found by name, in any
+        order; other columns are left out, with a `DataHint`. Otherwise the columns must be those of
+        the fit, in the same order.
 
         Parameters
         ----------
         data
             The rows.
         out : path, optional
-            Write the scores there instead, as ``.parquet``, ``.csv``, ``.npy``, ``.zarr`` or
-            ``.h5``, and return the path. One stretch of rows for each core is in memory.
+            Write the scores to this file instead, as ``.parquet``, ``.csv``, ``.npy``, ``.zarr`` or
+            ``.h5``, and return the path. Each core holds one stretch of rows in memory.
         keep : sequence of str, optional
-            Names of columns of a table that are kept beside the scores, such as an id.
+            Names of columns of a table to copy next to the scores, such as an id.
         memory : int or str, optional
-            What rows may take in memory, such as ``"2GB"``; half of what is free by default.
+            How much memory rows may use, such as ``"2GB"``; half of the free memory by default.
 
         Examples
         --------
@@ -250,7 +249,7 @@ class Result:
         keep: Sequence[str] | None = None,
         memory: int | str | None = None,
     ) -> Any:
-        """Bring (n, k) scores back to (n, d) rows in the units of the data.
+        """Turn (n, k) scores back into (n, d) rows in the units of the data.
 
         Takes and returns what `transform` does, with rows and scores exchanged.
         """
@@ -267,9 +266,9 @@ class Result:
     ) -> Any:
         """Write the page of the run to `path`: one HTML file that needs no network.
 
-        It tells what was asked and what came out, what the certificate means, how the run
-        converged, variance, components, where the time went, faults, and how to do it again.
-        Without a `path`, the page is returned, and a notebook shows it.
+        The page says what you asked for and what came out, what the certificate means, how the run
+        converged, variance, components, where the time went, faults, and how to repeat the run.
+        Without a `path`, the method returns the page, and a notebook shows it.
 
         Parameters
         ----------
@@ -278,13 +277,13 @@ class Result:
         data : optional
             The rows that were fitted. They add scores, and how much shards differ.
         grid : (int, int), optional
-            Rows and columns of images, where columns of the data are pixels. A square number of
-            columns without names is laid out as a square by default.
+            Rows and columns of images, if columns of the data are pixels. By default, a square
+            number of columns without names is laid out as a square.
         color : str, int or array_like, optional
-            What scores are coloured by: the name of a column of the data, fitted or not, or one
+            What to colour scores by: the name of a column of the data, fitted or not, or one
             value for each row. By default the labels that `read` set aside.
         ids : str, int or array_like, optional
-            What rows are called when you point at them; like `color`. By default the index of a
+            What to show when you point at a row; given like `color`. By default the index of a
             pandas frame, or the number of the row.
 
         Examples
@@ -309,16 +308,16 @@ class Result:
         """Draw pictures of the page as a matplotlib ``Figure``, which has `savefig`.
 
         `kind` is ``"convergence"``, ``"variance"``, ``"components"``, ``"scores"``, ``"biplot"``,
-        ``"shards"`` or ``"timeline"``; by default all for which there is something to draw. The
-        other arguments are those of `report`. A notebook shows the figure by itself.
+        ``"shards"`` or ``"timeline"``; by default all that have data to draw. The other arguments
+        are those of `report`. A notebook shows the figure by itself.
         """
         return figures.plot(self, kind, data, grid, color, ids)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the directory `path`: ``model.npz`` and ``run.json``.
 
-        A model that is there is replaced at once: whenever this ends, the whole old one or the
-        whole new one can be loaded.
+        An existing model is replaced in one step: even if this is interrupted, either the whole
+        old model or the whole new one can be loaded.
         """
         folder = model_folder(path)
         folder.mkdir(parents=True, exist_ok=True)
@@ -370,7 +369,7 @@ class Result:
                 ledger=Ledger(tuple(Round(**record) for record in readable["ledger"])),
                 run=dict(readable["run"]),
             )
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise DataError(
                 f"{folder} is not a model: {error.filename} is missing; give the folder of a model"
             ) from error

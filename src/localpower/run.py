@@ -137,8 +137,8 @@ class Run:
         if self.held:
             if asked.workers is not None or asked.partition != "contiguous":
                 raise ValueError(
-                    "workers= and partition= cut rows anew, and these stay where they are: "
-                    "leave them out, or cut the data before"
+                    "workers= and partition= cut rows into new shards, but these rows stay where "
+                    "they are: leave both out, or cut the data before"
                 )
             data, missing = (
                 (asked.data, {})

@@ -17,7 +17,7 @@ def check_rank(rank: int, source: Source) -> None:
     n, d = source.rows, source.columns
     if rank > min(n, d):
         raise ValueError(
-            f"rank={rank} is more than data with n_samples={n} and n_features={d} has; "
+            f"rank={rank} is more than data with n_samples={n} and n_features={d} have; "
             f"take 1 to {min(n, d)}"
         )
 

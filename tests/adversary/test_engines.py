@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from constructions import CONSTRUCTIONS, Case, shared_weak
-from helpers import ENGINES, METHODS, REMOTE, cluster, same_bits
+from helpers import ENGINES, METHODS, REMOTE, same_bits
 from test_certificates_do_not_lie import factored, lies, truth
 
 import localpower as lp
@@ -94,9 +94,9 @@ def all_complaints(engine, number, every=1):
 
 
 @pytest.fixture(scope="module", params=[name for name in (*ENGINES, *REMOTE) if name != "inline"])
-def engine(request):
+def engine(request, clusters):
     """An engine for all tests, and how few of the runs it takes."""
-    with cluster(request.param) as address, lp.connect(address) as engine:
+    with lp.connect(clusters(request.param)) as engine:
         yield engine, EVERY.get(request.param, 1)
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from helpers import ENGINES, METHODS, REMOTE, cluster, same_bits, with_spectrum
+from helpers import ENGINES, METHODS, REMOTE, same_bits, with_spectrum
 
 import localpower as lp
 from localpower.core.checksum import checksum
@@ -34,20 +34,6 @@ DATA = {
 }
 LISTS = ("unequal shards", "larger")
 RANKS = {"larger": 20}
-
-
-@pytest.fixture(scope="module")
-def clusters():
-    """Clusters, each started when it is first asked for, and kept for all tests."""
-    found = {}
-    with ExitStack() as stack:
-
-        def start(name):
-            if name not in found:
-                found[name] = stack.enter_context(cluster(name))
-            return found[name]
-
-        yield start
 
 
 @pytest.fixture(params=[*ENGINES, *REMOTE])

@@ -686,7 +686,7 @@ def test_what_a_round_certifies_is_in_its_record():
 def test_a_schedule_that_ends_is_an_end():
     result = fit(method=lp.LocalPower(schedule={0, 2, 3}, width=4), max_rounds=9)
     assert (result.reason, len(result.history)) == ("end", 2)
-    with pytest.raises(ValueError, match="schedule gives no round"):
+    with pytest.raises(ValueError, match="schedule ends before the first round"):
         fit(method=lp.LocalPower(schedule=lambda t: 0, width=4))
 
 

@@ -272,7 +272,7 @@ def test_rows_with_gaps_are_left_out_if_asked_for_and_that_is_told(
 ):
     monkeypatch.setattr(text, "CHUNK", chunk)
     path = write(GAPS)
-    with pytest.warns(lp.DataHint, match="3 of 6 rows are left out, as values are missing"):
+    with pytest.warns(lp.DataHint, match="3 of 6 rows are left out because of missing values"):
         source = lp.read(path, label="y", missing="drop")
     np.testing.assert_array_equal(np.concatenate(source.pieces), [[1, 2], [5, 6], [8, 9]])
     np.testing.assert_array_equal(source.labels, ["p", "", "t"])
@@ -329,7 +329,7 @@ BAD = {
     "nul": ("3,4\x00,5\n", {}, "line 3: there is a NUL byte"),
     "unknown column": ("", {"columns": ["d"]}, "no column 'd' among its 3 columns: a, b, c"),
     "number too large": ("", {"drop": [3]}, "no column 3 among its 3 columns"),
-    "nothing left": ("", {"drop": ["a", "b", "c"]}, "no column is left of 3"),
+    "nothing left": ("", {"drop": ["a", "b", "c"]}, "none of the 3 columns is left"),
 }
 
 

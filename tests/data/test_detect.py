@@ -85,7 +85,7 @@ def test_a_format_is_told_by_what_its_files_start_with(tmp_path):
 @pytest.mark.parametrize(
     ("name", "suffixes", "part"),
     [
-        ("csv", [".slashes"], "name='csv' is a format that is read already"),
+        ("csv", [".slashes"], "name='csv' is the name of a known format"),
         ("slashes", [".csv"], r"'\.csv', which is csv; take another"),
         ("slashes", ["slashes"], "give a dot and what follows"),
         ("slashes", [".gz"], "give a dot and what follows"),

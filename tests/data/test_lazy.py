@@ -189,3 +189,56 @@ def test_an_open_client_works_on_a_lazy_source_where_no_engine_is_named(engine):
     rows = lp.read(lazily(FULL), label="kind", drop=["name"])
     with engine.client.as_current(), pytest.warns(lp.DataHint, match="data belong to dask"):
         assert lp.pca(rows, 2, rng=0).run["held"]
+
+
+# A plan looks at some chunks.
+
+COUNT, LENGTH = 40, 25
+
+
+def counted(kind, monkeypatch):
+    """Rows in chunks that tell when they are made, and the list of those that were."""
+    monkeypatch.setattr("localpower.data.readers.frames.SEEN", 6 * LENGTH * 5 * 8)
+    made = []
+
+    def chunk(number):
+        made.append(number)
+        rng = np.random.default_rng(number)
+        return rng.standard_normal((LENGTH, 5)) * 0.5 ** np.arange(5) + 1
+
+    if kind == "frame":
+        meta = frame_of(np.ones((1, 5)))
+        return dd.from_map(lambda i: frame_of(chunk(i)), range(COUNT), meta=meta), made
+    numbers = da.arange(COUNT, chunks=1)
+    sizes = (np.nan if kind == "of unknown length" else LENGTH,) * COUNT
+    return numbers.map_blocks(
+        lambda part: chunk(int(part[0])), new_axis=1, chunks=(sizes, 5), dtype=float,
+        meta=np.empty((0, 0)),
+    ), made  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["array", "of unknown length", "frame"])
+@pytest.mark.parametrize("options", [None, {"columns": [0, 1, 2, 4]}])
+def test_a_plan_makes_a_few_chunks_from_all_over_and_counts_all_rows(kind, options, monkeypatch):
+    data, made = counted(kind, monkeypatch)
+    given = data if options is None else lp.read(data, **options)
+    plan = lp.plan(given, 2, workers=4)
+    assert set(made) == {0, 8, 16, 23, 31, 39}
+    assert plan.basis == f"predicted from a sample of {6 * LENGTH} rows"
+    columns = 5 if options is None else 4
+    assert plan.question.startswith(f"rank 2 of {COUNT * LENGTH} x {columns} in 4 shards")
+    whole = data.compute(scheduler="sync")
+    whole = np.asarray(whole)[:, [0, 1, 2, 4]] if options else np.asarray(whole)
+    same = lp.plan(whole, 2, workers=4)
+    assert [(row.method, row.bytes_up) for row in plan] == [
+        (row.method, row.bytes_up) for row in same
+    ]
+
+
+def test_a_plan_for_rows_that_were_read_already_is_of_all(monkeypatch):
+    data, made = counted("array", monkeypatch)
+    with lp.read(data) as rows:
+        assert rows.rows == COUNT * LENGTH
+        made.clear()
+        assert lp.plan(rows, 2).basis == "predicted from all rows"
+    assert not made

@@ -1,7 +1,5 @@
 """`read` of Spark and Ray data: columns, labels and gaps are seen to where the rows are."""
 
-import os
-import shutil
 import warnings
 
 import numpy as np
@@ -45,13 +43,10 @@ def ray_data(values):
 
 
 @pytest.fixture(scope="module", params=["spark", "ray"])
-def cluster(request):
-    pytest.importorskip({"spark": "pyspark", "ray": "ray"}[request.param])
-    if request.param == "spark" and not (shutil.which("java") or "JAVA_HOME" in os.environ):
-        pytest.skip("there is no Java, which Spark needs")
+def cluster(request, clusters):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with lp.connect(f"{request.param}:2") as engine:
+        with lp.connect(clusters(request.param)) as engine:
             if request.param == "ray":
                 import ray
 

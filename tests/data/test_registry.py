@@ -232,7 +232,9 @@ def test_no_file_name_stands_for_two_sets():
 
 @pytest.mark.parametrize("ask", [look_up, find, how_to_get, download])
 def test_an_unknown_name_is_refused_with_the_known_ones(ask):
-    with pytest.raises(ValueError, match=r"'MNIST'; known are a9a, abalone, .*, mnist, .*, msd"):
+    with pytest.raises(
+        ValueError, match=r"'MNIST'; the known ones are a9a, abalone, .*, mnist, .*, msd"
+    ):
         ask("MNIST")
 
 

@@ -499,7 +499,7 @@ def test_a_worker_that_dask_looks_for_while_it_starts_again_comes_back(own):
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_cluster_whose_process_dies_or_hangs_at_its_start_is_started_again(sign, monkeypatch):
-    monkeypatch.setattr("localpower.engines.dask_cluster.PATIENCE", 20.0)
+    monkeypatch.setattr("localpower.engines.dask_cluster.PATIENCE", 15.0)
     before, hit = children(), []
 
     def strike():

@@ -6,12 +6,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 import numpy as np
 import psutil
 import pytest
-from helpers import LONG, ended, same_bits
+from helpers import LONG, busy, ended, same_bits, until
 
 import localpower as lp
 from localpower.engines.processes import COMMAND
@@ -96,9 +95,8 @@ def test_a_killed_worker_raises_worker_lost_and_nothing_is_left(moment):
 
 def test_a_worker_killed_while_it_computes_raises_worker_lost():
     def kill():
-        while not children():
-            time.sleep(0.01)
-        time.sleep(1.0)
+        until(children)
+        busy(children(), 1.0)
         children()[0].kill()
 
     thread = threading.Thread(target=kill)
@@ -108,7 +106,7 @@ def test_a_worker_killed_while_it_computes_raises_worker_lost():
             A,
             3,
             engine="processes:2",
-            method="local_power:steps=100000",
+            method="local_power:steps=1000000",
             max_rounds=5,
             rng=0,
             faults=lp.Faults(retries=0),
@@ -239,10 +237,10 @@ def test_a_lost_worker_is_noticed_while_the_others_compute():
     """Only the second worker is killed; the first, whose reply is due before, is still busy."""
 
     def kill():
-        while len(children()) < 2:
-            time.sleep(0.01)
-        time.sleep(1.5)
-        max(children(), key=lambda child: child.create_time()).kill()
+        until(lambda: len(children()) == 2)
+        second = max(children(), key=lambda child: child.create_time())
+        busy([second], 1.0)  # more than its start takes
+        second.kill()
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -268,7 +266,7 @@ def test_workers_leave_with_a_coordinator_that_is_killed_in_mid_task(tmp_path):
     run = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True)
     workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
     assert len(workers) == 3
-    time.sleep(0.5)
+    busy(workers)
     run.kill()
     run.communicate()
     assert ended(workers)
@@ -304,7 +302,7 @@ def test_a_worker_that_never_starts_is_given_up(monkeypatch):
 
 def test_the_deadline_begins_when_workers_have_started(monkeypatch):
     """They take longer than that to start, at first and when one is started again."""
-    slow = "import time; time.sleep(4)" + COMMAND
+    slow = "import time; time.sleep(3.2)" + COMMAND
     monkeypatch.setattr("localpower.engines.processes.COMMAND", slow)
 
     def callback(record, state):

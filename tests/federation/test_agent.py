@@ -72,14 +72,14 @@ def lines(agent, kind):
 # One refusal for each line of a policy, each before rows are touched.
 
 OPENING = {
-    "name": ({"name": "other"}, {}, "is between north, south, west, and not other"),
-    "data": ({"data": ""}, {}, "names no data"),
+    "name": ({"name": "other"}, {}, "is between north, south, west, without other"),
+    "data": ({"data": ""}, {}, "does not name its rows"),
     "data missing": ({"data": "gone.npy"}, {}, "its data cannot be read; its journal says why"),
     "columns": ({"columns": ("age",)}, {}, "its data cannot be read"),
     "drop": ({"drop": ("age",)}, {}, "its data cannot be read"),
     "label": ({"label": "age"}, {}, "its data cannot be read"),
-    "secure_sum": ({}, {"secure": "off"}, "leave masked only"),
-    "secure_sum off": ({"secure_sum": "off"}, {}, "it has no masks"),
+    "secure_sum": ({}, {"secure": "off"}, "sends only masked replies"),
+    "secure_sum off": ({"secure_sum": "off"}, {}, "it does not use masks"),
     "min_rows": ({"min_rows": 5000}, {}, "fewer rows than its policy asks for"),
     "min_sites": ({"min_sites": 4}, {}, "3 sites are fewer than its policy asks for"),
     "privacy": ({"privacy": Private(1.0, 1e-6, 1.0)}, {}, "private runs only"),
@@ -223,7 +223,7 @@ def test_what_is_no_sum_is_refused_where_replies_are_masked(tmp_path):
     agents = sites(tmp_path, thirds(), tasks=("PowerSteps", "TopVectors"))
     run = begun(agents)
     for task in (PowerSteps(BASIS, 2, send_basis=True), TopVectors(2)):
-        assert "is no sum over all sites" in refusal(agents[0].answer(ask(run, 1, task)))
+        assert "is not a sum over all sites" in refusal(agents[0].answer(ask(run, 1, task)))
     assert untouched(agents[0])
 
 
@@ -370,7 +370,7 @@ def test_another_preparation_of_one_site_gives_noise_or_a_refusal(tmp_path):
     for agent, frame in zip(agents, frames, strict=True):
         assert isinstance(said(agent.answer(frame)), Answer)
     one = ask(run, 2, NARROW, prepared=digest_of(usual))
-    assert "prepared in another way" in refusal(agents[2].answer(one))
+    assert "prepared with other options" in refusal(agents[2].answer(one))
     each = [ask(run, 2, NARROW, prepared=digest_of(frame)) for frame in frames]
     shifted = [part - 3.0 for part in parts]
     total = summed(agents, run, each)
@@ -408,7 +408,7 @@ def test_a_question_from_before_another_preparation_is_not_answered_again(tmp_pa
     old = ask(run, 1, NARROW)
     agents[0].answer(old)
     agents[0].answer(ask(run, 2, PREPARE))
-    assert "prepared in another way" in refusal(agents[0].answer(old))
+    assert "prepared with other options" in refusal(agents[0].answer(old))
 
 
 def test_questions_of_a_run_that_is_over_or_was_never_begun_are_refused(tmp_path):
@@ -454,7 +454,7 @@ def test_a_run_cannot_be_opened_in_two_ways(tmp_path):
     offer = agents[0].answer(first)
     assert agents[0].answer(first) == offer
     other = to_frame(OpenRun(run, "1", NAMES, "strict", 60, "something else"))
-    assert "opened in another way" in refusal(agents[0].answer(other))
+    assert "opened with other options" in refusal(agents[0].answer(other))
 
 
 # The roster.

@@ -13,15 +13,22 @@ from localpower.core.errors import SiteRefused
 from localpower.core.gaussian import epsilon_of, mu_of, sigma_of
 from localpower.federation.journal import NAME, verified
 from localpower.federation.messages import Answer, Offer, OpenRun, to_frame
-from localpower.federation.policy import Private
+from localpower.federation.policy import Policy, Private
 from localpower.federation.runs import noise_key
-from localpower.worker.private_tasks import SENSITIVITY, NoisedGram, NoisedProduct, on_diagonal
+from localpower.worker.private_tasks import (
+    SENSITIVITY,
+    NoisedGram,
+    NoisedProduct,
+    NoisedSteps,
+    on_diagonal,
+)
 from localpower.worker.sum_tasks import Sums
 from localpower.worker.tasks import GramTriangle, Prepare
 
 OWN = Private(1.0, 1e-6, 1.0)
 ASKED = (1.0, 1e-6, 1.0)
 HOW = {"privacy": OWN, "min_rows": 100}
+ALLOWED = (*Policy(name="any").tasks, "NoisedSteps")
 
 
 def parts(n=900, d=6, seed=0):
@@ -36,6 +43,12 @@ def enough(epsilon=1.0, delta=1e-6, releases=1, honest=3):
 
 def matrix(sigma=None, clip=1.0, honest=3, center=True):
     return NoisedGram(clip, sigma or enough(), honest, center)
+
+
+def steps(count=2, sigma=None, honest=1, center=False, basis=None):
+    sigma = sigma or enough(releases=max(count, 1), honest=1)
+    return NoisedSteps(1.0, sigma, honest, center, np.eye(6)[:, :2] if basis is None else basis,
+                       count)  # fmt: skip
 
 
 def fit(agents, epsilon=1.0, **how):
@@ -205,6 +218,15 @@ REFUSED_QUESTIONS = {
     "long basis": (NoisedProduct(1.0, enough(), 3, True, 2 * BASIS), "'basis'"),
     "nan basis": (NoisedProduct(1.0, enough(), 3, True, np.nan * BASIS), "'basis'"),
     "no basis": (NoisedProduct(1.0, enough(), 3, True, BASIS[:4]), "'basis'"),
+    "a baseline": (steps(), "does not allow NoisedSteps (tasks)"),
+}
+REFUSED_STEPS = {
+    "noise of one step": (steps(sigma=enough(honest=1)), "more than the run was opened for"),
+    "a share of the noise": (steps(sigma=enough(releases=2)), "more than the run was opened for"),
+    "honest": (steps(honest=3), "'honest'"),
+    "centred": (steps(center=True), "'center'"),
+    "no steps": (steps(count=0), "'steps'"),
+    "a basis of longer rows": (steps(basis=BASIS), "'basis'"),
 }
 
 
@@ -216,6 +238,34 @@ def test_questions_with_too_little_noise_are_refused(tmp_path, name):
     assert reason in refusal(agents[0].answer(ask(run, 1, task)))
     assert agents[0].journal.mu == 0
     assert isinstance(said(agents[0].answer(ask(run, 2, matrix()))), Answer)
+
+
+@pytest.mark.parametrize("name", REFUSED_STEPS)
+def test_local_steps_with_too_little_noise_are_refused_where_they_are_allowed(tmp_path, name):
+    task, reason = REFUSED_STEPS[name]
+    agents = sites(tmp_path, parts(), **HOW | {"tasks": ALLOWED})
+    run = begun(agents, privacy=ASKED)
+    assert reason in refusal(agents[0].answer(ask(run, 1, task)))
+    assert agents[0].journal.mu == 0
+    assert isinstance(said(agents[0].answer(ask(run, 2, steps()))), Answer)
+
+
+def test_every_local_step_of_every_round_is_charged(tmp_path):
+    own = {"privacy": Private(8.0, 1e-6, 1.0), "tasks": ALLOWED}
+    agents = sites(tmp_path, parts(60_000), **HOW | own)
+    privacy = lp.Privacy(8.0, 1e-6, 1.0, release="fedpower", steps=3)
+    found = lp.svd("sites", 2, privacy=privacy, engine=engine_of(agents), rng=0)
+    V = np.linalg.svd(np.vstack(parts(60_000)), full_matrices=False)[2][:2].T
+    assert lp.subspace_distance(found.components.T, V) < 0.1
+    assert "a baseline for comparison" in found.run["federation"]["privacy"]
+    for agent in agents:
+        lines = [entry for entry, _ in verified(agent.policy.folder / NAME) if entry.mu]
+        assert [entry.task for entry in lines] == ["NoisedSteps"] * 5
+        for entry in lines:  # each of three products has noise of this deviation
+            assert entry.mu == pytest.approx(sqrt(3) / entry.sigma)
+        assert agent.journal.epsilon == pytest.approx(8.0, rel=1e-6)
+    with pytest.raises(SiteRefused, match="privacy budget is epsilon = 8"):
+        lp.svd("sites", 2, privacy=privacy, engine=engine_of(agents), rng=0)
 
 
 def test_a_run_cannot_ask_more_often_than_it_was_opened_for(tmp_path):

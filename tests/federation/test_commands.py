@@ -60,8 +60,8 @@ def test_check_explains_the_policy_and_reads_the_data(run, north):
     assert status == 0
     assert "Site north" in out
     assert "rows.csv: 300 rows of 12 columns, float64." in out
-    assert "questions for more than 30 columns at once are refused" in out
-    assert "0 of max_columns = 1000 columns were answered so far" in out
+    assert "it refuses questions for more than 30 columns at once" in out
+    assert "It has answered 0 of max_columns = 1000 columns so far" in out
     assert "valid until" in out
     assert "EVERYTHING" not in out
 
@@ -87,7 +87,7 @@ def test_check_says_what_makes_everything_be_refused(run, north, old, new, said)
         ('coordinator = "127', 'coordinator = "" # "127', 'must be as "host:8443"'),
         ('name = "north"', 'name = "south"', "each site uses the folder that was made for it"),
         ('keys = "keys"', 'keys = "kees"', "tls.key is missing: `localpower federation init`"),
-        ("min_rows", "min_row", "min_row is no key of a policy"),
+        ("min_rows", "min_row", "min_row is not a key of a policy"),
     ],
 )
 def test_each_mistake_of_a_site_has_a_remedy(run, north, command, old, new, said):
@@ -164,7 +164,8 @@ for command in sys.argv[1:]:
 """
     policy = made.folder / "north" / "policy.toml"
     commands = ["federation|init|x|--site|a|--site|b", f"site|join|{policy}",
-                f"site|check|{policy}", f"fit|-k|2|--engine|{made.address}"]  # fmt: skip
+                f"site|check|{policy}", f"site|key|{policy}",
+                f"fit|-k|2|--engine|{made.address}"]  # fmt: skip
     done = subprocess.run([sys.executable, "-c", script, *commands], capture_output=True, text=True,
                           env={"PYTHONPATH": SOURCE}, timeout=PATIENCE, check=False)  # fmt: skip
     said = done.stderr.splitlines()

@@ -201,7 +201,7 @@ def test_without_masks_everything_is_as_on_other_engines(tmp_path):
 def test_masks_are_off_only_if_every_site_agrees(tmp_path):
     agents = sites(tmp_path, thirds(), secure_sum="optional")
     agents[2] = again(agents[2], secure_sum="required")
-    with pytest.raises(SiteRefused, match="site west refused: its replies leave masked only"):
+    with pytest.raises(SiteRefused, match="site west refused: it sends only masked replies"):
         lp.pca("sites", 2, "dpi", engine=engine_of(agents, secure="off"))
 
 

@@ -173,7 +173,7 @@ def test_names_and_addresses_that_cannot_be_are_refused(tmp_path, sites, how, sa
         ("port = 8443", "port = ", "is not TOML"),
         ("wait = 120", "wait = -1", "wait = -1.0 must be seconds"),
         ('secure_sum = "strict"', 'secure_sum = "yes"', "must be one of strict, recovery, off"),
-        ("identity = ", "identity = 'x' # ", "identity = 'x' of north is no pin"),
+        ("identity = ", "identity = 'x' # ", "identity = 'x' of north is not a pin"),
         ("identity = ", "# ", "needs certificate and identity"),
     ],
 )

@@ -125,7 +125,9 @@ def test_privacy_needs_all_three_numbers(tmp_path):
 
 
 def test_a_key_that_is_not_known_is_named(tmp_path):
-    with pytest.raises(ValueError, match="min_row is no key of a policy: take name, data"):
+    with pytest.raises(
+        ValueError, match="min_row is not a key of a policy: take some of name, data"
+    ):
         policy(tmp_path, 'name = "north"\nmin_row = 5')
 
 

@@ -15,8 +15,9 @@ from scipy.stats import chi2
 
 import localpower as lp
 from localpower.cli import main
+from localpower.core.alignment import procrustes
 from localpower.core.errors import DataError
-from localpower.core.gaussian import epsilon_of, sigma_of
+from localpower.core.gaussian import epsilon_of, mu_of, sigma_of
 from localpower.engines.ring import InlineRing
 from localpower.worker import wire
 from localpower.worker.local_matrix import LocalMatrix
@@ -26,6 +27,7 @@ from localpower.worker.private_tasks import (
     SENSITIVITY,
     NoisedGram,
     NoisedProduct,
+    NoisedSteps,
     NoisedSum,
     longest,
     matrix_of,
@@ -73,8 +75,18 @@ def tasks(center=False, sigma=1, d=6, honest=1, clip=1.0):
     return NoisedGram(*how), NoisedProduct(*how, basis)
 
 
-@pytest.mark.parametrize("release", ["matrix", "products"])
-@pytest.mark.parametrize("center", [True, False])
+def steps(count=2, sigma=1, d=6, r=3):
+    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((d, r)))[0]
+    return NoisedSteps(1.0, sigma, 1, False, basis, count)
+
+
+@pytest.mark.parametrize(
+    ("release", "center"),
+    [
+        *(("matrix", True), ("matrix", False), ("products", True), ("products", False)),
+        ("fedpower", False),
+    ],
+)
 @pytest.mark.parametrize("kind", ["dense", "float32", "sparse"])
 def test_without_noise_a_private_run_finds_what_numpy_finds(monkeypatch, release, center, kind):
     quiet(monkeypatch)
@@ -305,6 +317,7 @@ def test_the_label_is_shown():
         ({"faults": lp.Faults(on_loss="degrade")}, "noise of a lost shard would be missing"),
         ({"privacy": lp.Privacy(honest=9)}, "honest=9 is more than there are shards, 3"),
         ({"privacy": lp.Privacy(1e-12, 1e-12)}, "more noise than there are numbers for"),
+        ({"privacy": lp.Privacy(release="fedpower"), "center": True}, "take center=False, or"),
     ],
 )
 def test_what_would_tell_more_is_refused_with_a_remedy(options, message):
@@ -336,6 +349,9 @@ def test_privacy_of_another_kind_is_refused():
         ({"clip": float("nan")}, ValueError, "Privacy clip=nan must be a finite number"),
         ({"honest": 0}, ValueError, "Privacy honest=0 must be 1 or more"),
         ({"release": "rows"}, ValueError, "release='rows' is not known: take one of auto, matrix"),
+        ({"steps": 2}, ValueError, "steps=2 is for release='fedpower' alone; leave it out"),
+        ({"release": "fedpower", "steps": 0}, ValueError, "Privacy steps=0 must be 1 or more"),
+        ({"release": "fedpower", "honest": 2}, ValueError, "honest=2 with .* leave it out"),
     ],
 )
 def test_bad_privacy_is_refused_with_a_remedy(options, error, message):
@@ -390,7 +406,7 @@ def test_a_basis_that_is_none_is_refused():
 
 @pytest.mark.parametrize("center", [True, False])
 def test_tasks_travel_and_their_words_have_the_shape_they_say(center):
-    for task in tasks(center, 99, 6):
+    for task in (*tasks(center, 99, 6), steps(3, 99)):
         frame = b"".join(wire.encode(task))
         view = memoryview(frame)
 
@@ -405,6 +421,63 @@ def test_tasks_travel_and_their_words_have_the_shape_they_say(center):
         assert words.shape == word_shape(task, 6) == task.shapes(10, 6)["words"]
         both = NoisedSum(words) + NoisedSum(words)
         assert (both.words == 2 * words).all()
+
+
+def test_local_steps_are_those_of_the_definition_on_noised_products():
+    X, task = rows(200, 6), steps(3, 1 << 20)
+    noise = task.noise(6, np.random.default_rng(7).bytes, 3)
+    Q = whole(X, 1.0, LONGEST)
+    Z, products = task.basis, []
+    for each in noise:
+        products.append(Q.T @ (Q @ Z) + each.reshape(Z.shape))
+        last, Z = Z, np.linalg.qr(products[-1])[0]
+    near = {"rtol": 0, "atol": 1e-5 * np.abs(products[-1]).max()}  # Z has 24 digits
+    for (_, Y), wanted in zip(task.releases(local(X), noise), products, strict=True):
+        np.testing.assert_allclose(np.abs(Y), np.abs(wanted), **near)
+    found = task.noised(local(X), np.random.default_rng(7).bytes).words.view(np.int64)
+    turned = products[-1] @ procrustes(last, task.basis)
+    np.testing.assert_allclose(found.reshape(Z.shape), turned, **near)
+
+
+def test_each_local_step_is_a_release_of_its_own_and_no_shard_shares_its_noise():
+    sigma = 12345
+    for count in (1, 2, 7):
+        for honest in (1, 3):  # which counts for nothing
+            task = NoisedSteps(1.0, sigma, honest, False, np.eye(3), count)
+            assert task.mu == pytest.approx(SENSITIVITY / sigma * sqrt(count))
+    privacy = lp.Privacy(1, 1e-6, 2.0, release="fedpower", steps=4)
+    label = lp.svd(rows(500), 2, privacy=privacy, engine="ring", workers=5, rng=0).run["privacy"]
+    assert label["releases"] == 3 * 4
+    assert label["honest"] == 1
+    assert label["sigma"] == pytest.approx(sqrt(12) / mu_of(1, 1e-6) * 2.0**2, rel=1e-6)
+
+
+def test_the_baseline_is_never_chosen_and_says_what_it_is():
+    for privacy in (ONE, lp.Privacy(release="products")):
+        found = lp.svd(rows(300), 2, privacy=privacy, engine="ring", workers=3, rng=0)
+        assert "baseline" not in found.run["privacy"]
+    privacy = lp.Privacy(release="fedpower")
+    found = lp.svd(rows(300), 2, privacy=privacy, engine="ring", workers=3, rng=0)
+    assert found.run["method"] == "private_fedpower"
+    assert "FedPower" in found.run["privacy"]["baseline"]
+    for part in (str(found), found.report().html):
+        assert "a baseline for comparison, in the style of FedPower" in part
+        assert "hold for whoever sees the messages of single shards" in part
+        assert "to each of its own 6 products" in part
+    assert "release='fedpower'" in found.run["call"]
+
+
+def test_what_a_shard_sends_of_local_steps_follows_from_its_noised_products_alone():
+    """Other rows, and noise that makes up for them: the reply is the same."""
+    A, B = rows(100, 6), rows(100, 6, seed=5)
+    task = steps(2, 1 << 30)
+    noise = task.noise(6, np.random.default_rng(3).bytes, 2)
+    seen = [*task.releases(local(A), noise)]
+    exact = [NoisedProduct(1.0, 1, 1, False, Z).exact(local(B)) for Z, _ in seen]
+    other = np.array([Y.ravel() - each for (_, Y), each in zip(seen, exact, strict=True)])
+    for (Z, Y), (W, X) in zip(seen, task.releases(local(B), other), strict=True):
+        assert (Z == W).all()
+        assert (Y == X).all()
 
 
 def test_a_matrix_is_read_from_its_upper_triangle():
@@ -436,7 +509,8 @@ TRIALS, CLAIMED = 10_000, 8.0  # so much that few trials tell
 @pytest.mark.parametrize("name", [*BENCHMARK["CASES"]])
 def test_an_attacker_learns_what_is_claimed_and_no_more(name):
     case = BENCHMARK["CASES"][name]
-    found = BENCHMARK["audit"](case, TRIALS, np.random.default_rng(4).bytes, CLAIMED)
+    trials = 4000 if case.kind is NoisedSteps else TRIALS  # each of which takes a local step
+    found = BENCHMARK["audit"](case, trials, np.random.default_rng(4).bytes, CLAIMED)
     if case.broken:
         assert found > CLAIMED
     else:

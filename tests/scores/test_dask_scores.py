@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from helpers import cluster, with_spectrum
+from helpers import with_spectrum
 
 import localpower as lp
 
@@ -23,9 +23,8 @@ PC = ["pc1", "pc2", "pc3"]
 
 
 @pytest.fixture(scope="module")
-def client():
-    with cluster("dask") as client:
-        yield client
+def client(clusters):
+    return clusters("dask")
 
 
 @pytest.fixture(autouse=True)

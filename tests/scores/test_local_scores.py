@@ -283,7 +283,7 @@ def test_what_cannot_be_is_refused(tmp_path):
         (ValueError, "would be there twice", {"out": tmp_path / "s.csv", "keep": ["a", "a"]}),
         (lp.DataError, "columns that are not there: 'z'", {"out": tmp_path / "s.csv", "keep": "z"}),
         (ValueError, "no place for other columns; give out=", {"keep": "a"}),
-        (FileNotFoundError, "there is no folder", {"out": tmp_path / "no" / "s.csv"}),
+        (FileNotFoundError, "does not exist; make it", {"out": tmp_path / "no" / "s.csv"}),
         (ValueError, "is a folder", {"out": tmp_path.with_suffix(".npy")}),
     ]
     tmp_path.with_suffix(".npy").mkdir()

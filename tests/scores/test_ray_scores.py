@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import cluster, with_spectrum
+from helpers import with_spectrum
 
 import localpower as lp
 
@@ -23,8 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 
 @pytest.fixture(scope="module")
-def data():
-    with cluster("ray"), warnings.catch_warnings():
+def data(clusters):
+    clusters("ray")
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ray.data
 

@@ -26,10 +26,11 @@ WANTED = MODEL.transform(A)
 
 
 @pytest.fixture(scope="module")
-def session():
+def session(clusters):
     from pyspark.sql import SparkSession
 
-    with lp.connect("spark:2"), warnings.catch_warnings():
+    clusters("spark")
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield SparkSession.builder.getOrCreate()
 

@@ -33,10 +33,12 @@ from localpower.cli.ranks import JOBS, RANK, led, take_own_files
 from localpower.cli.study import add_study
 from localpower.cli.table import Table, discard_output
 from localpower.comparison import compare
+from localpower.core.checks import sine
 from localpower.core.errors import DataHint, LocalPowerError, warn
 from localpower.core.text import counted
 from localpower.data.source import Source, files, open_source
 from localpower.engines.registry import connect, holds_rows, terminable
+from localpower.methods import method_from
 from localpower.options import Checkpoint
 from localpower.planning import plan
 from localpower.progress import Progress, is_terminal
@@ -83,11 +85,11 @@ def fit(options: argparse.Namespace) -> None:
         _fit_at_sites(options)
         return
     if not options.data:
-        raise ValueError("DATA is missing: name files, or an --engine that has rows of its own")
+        raise ValueError("DATA is missing: name files, or an --engine that has its own rows")
     if any(os.environ.get(rank) == "0" and os.environ.get(size) != "1" for rank, size in JOBS):
-        hint = "each rank of this MPI job fits all rows; to do so together, add --engine mpi"
-        warn(f"{hint}, or give each its own file, as in rows-{RANK}.npy", DataHint)
-    _check_outputs(options)
+        hint = "each rank of this MPI job fits all rows alone; to share the work, add --engine mpi"
+        warn(f"{hint}, or give each rank its own file, as in rows-{RANK}.npy", DataHint)
+    _check(options)
     with Progress() as display, _rows(options, display) as rows:
         result = _fit(options, rows, options.engine, display)
         if options.report is not None:
@@ -101,10 +103,10 @@ def _fit_at_sites(options: argparse.Namespace) -> None:
     """Fit rows that stay where they are, at the sites of a federation."""
     if options.data:
         raise ValueError(
-            f"{options.data[0]}: with --engine {options.engine} the sites bring their own rows, as "
-            "their policies say; leave DATA out"
+            f"{options.data[0]}: with --engine {options.engine} the sites use the rows that "
+            "their policies name; leave DATA out"
         )
-    _check_outputs(options)
+    _check(options)
     with connect(options.engine) as engine, Progress() as display:
         result = _fit(options, "sites", engine, display)
         if options.report is not None:
@@ -120,13 +122,13 @@ def _fit_on_ranks(options: argparse.Namespace) -> None:
         rank = getattr(engine, "rank", None)
         if own and (rank is None or engine.size == 1):
             raise ValueError(
-                f"{RANK} in a path is for the ranks of an MPI job: start it as mpiexec -n 4 "
+                f"{RANK} in a path stands for the rank in an MPI job: start it with mpiexec -n 4 "
                 "localpower fit, without another --engine"
             )
         if rank:
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         else:
-            _check_outputs(options)
+            _check(options)
 
         def mine(rank: int) -> Source:
             options.data = [path.replace(RANK, str(rank)) for path in paths]
@@ -152,8 +154,6 @@ def _fit(options: argparse.Namespace, rows: Any, engine: Any, progress: Progress
     checkpoint = None
     if options.checkpoint is not None:
         checkpoint = Checkpoint(options.checkpoint, options.every, options.resume)
-    elif options.resume:
-        raise ValueError("--resume needs --checkpoint, the file to go on from")
     result = svd(
         rows,
         options.rank,
@@ -188,8 +188,13 @@ def _repeated(options: argparse.Namespace, result: Result) -> list[str]:
     return ["localpower", *options.arguments, *more]
 
 
-def _check_outputs(options: argparse.Namespace) -> None:
-    """Refuse what cannot be written to before the work, not after it."""
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what cannot be done, or written to, before rows are read."""
+    method_from(options.method)
+    if options.tol is not None:
+        sine(options.tol)
+    if options.resume and options.checkpoint is None:
+        raise ValueError("--resume needs --checkpoint FILE, the file to resume from")
     if options.output is not None:
         folder = model_folder(options.output)
         for name in (ARRAYS, RUN):
@@ -209,11 +214,11 @@ def _refuse_as_data(output: Path, data: Sequence[str], option: str = "-o") -> No
     for given in data if output.exists() else ():
         found = None if RANK in given else files(given)
         if found is None and os.path.exists(given) and output.samefile(given):
-            raise ValueError(f"{option} {output} is also DATA; give another name")
+            raise ValueError(f"{option} {output} is also DATA; give it another name")
         if any(path.exists() and output.samefile(path) for path in found or ()):
             raise ValueError(
-                f"{option} {output} is there already, and {given} has it as DATA; delete it if an "
-                "earlier run wrote it, or give a name that DATA does not have"
+                f"{option} {output} exists already, and {given} includes it as DATA; delete it if "
+                "an earlier run wrote it, or give a name that DATA does not include"
             )
 
 
@@ -297,7 +302,7 @@ def plan_(options: argparse.Namespace) -> None:
         for name in (*READING, "cache"):
             if getattr(options, name) is not None:
                 raise ValueError(
-                    f"--{name} is for reading files, and {shape[0]} is a shape; leave it out"
+                    f"--{name} is for reading files, but {shape[0]} is a shape; leave it out"
                 )
         how |= {"dtype": options.dtype, "memory": options.memory}
         print(plan((int(shape[1]), int(shape[2])), options.rank, **how))
@@ -313,7 +318,7 @@ def compare_(options: argparse.Namespace) -> None:
     if options.engine.partition(":")[0] == "mpi":
         raise ValueError(
             "--engine mpi: all ranks would read the same rows; compare in one process, or call "
-            "localpower.compare on the ranks, each with rows of its own"
+            "localpower.compare on the ranks, each with its own rows"
         )
     if options.output is not None:
         _refuse_as_data(picture_path(options.output), options.data)

@@ -44,8 +44,8 @@ def init(options: argparse.Namespace) -> None:
     file = make_federation(options.folder, options.site, options.host, options.port)
     folder = file.parent
     names = ", ".join(str(folder / name) for name in options.site)
-    print(f"1. bring each site its own folder ({names}) on a safe way, and delete it here; "
-          f"{folder / 'ca.key'} is secret and stays")  # fmt: skip
+    print(f"1. bring each site its own folder ({names}) by a safe route, and delete it here; "
+          f"{folder / 'ca.key'} is secret and stays here")  # fmt: skip
     policy = shlex.quote(str(Path(options.site[0]) / "policy.toml"))
     print(f"2. each site writes data = into its policy.toml, then runs: localpower site check "
           f"{policy} && localpower site join {policy}")  # fmt: skip
@@ -67,7 +67,8 @@ def check(options: argparse.Namespace) -> None:
     policy = checked_policy(path)
     keys = policy.folder / policy.keys
     credentials_of(policy.name, keys)
-    SiteKeys.read(keys)
+    pin = SiteKeys.read(keys).fingerprint
+    print(f'The others know it by its identity key, in their [peers]: {policy.name} = "{pin}"')
     print(f"It connects to {policy.coordinator}; its certificate is valid until "
           f"{valid_until(keys):%Y-%m-%d}.")  # fmt: skip
     with Progress() as display:
@@ -82,9 +83,26 @@ def check(options: argparse.Namespace) -> None:
         print(f"EVERYTHING WILL BE REFUSED: min_sites = {policy.min_sites}, and peers has "
               f"{len(policy.peers)} others.")  # fmt: skip
     most = shape[0] // PER_COLUMN
-    print(f"With so many rows, questions for more than {most} columns at once are refused.")
+    print(f"With this many rows, it refuses questions for more than {most} columns at once.")
     answered = _totals(policy.folder / NAME)[1]
-    print(f"{answered} of max_columns = {policy.max_columns} columns were answered so far.")
+    print(f"It has answered {answered} of max_columns = {policy.max_columns} columns so far.")
+
+
+def key(options: argparse.Namespace) -> None:
+    """``localpower site key``."""
+    with _extra("localpower site"):
+        from localpower.federation.join import new_identity, policy_file
+        from localpower.federation.policy import Policy
+    path = policy_file(options.policy)
+    policy = Policy.read(path)
+    pin = new_identity(policy).fingerprint
+    print(f"{policy.folder / policy.keys} has a new identity key, which nobody else has ever had.")
+    print("1. tell every other site this line, in a way that the coordinator cannot change, as by "
+          "telephone; each writes it under [peers] of its own policy, in the place of the old one:"
+          f'\n   {policy.name} = "{pin}"')  # fmt: skip
+    print(f"2. tell the coordinator this line; it belongs under [sites.{policy.name}] of its "
+          f'federation.toml, in the place of the old one:\n   identity = "{pin}"')  # fmt: skip
+    print(f"3. write the lines that the other sites tell you under [peers] of {path}")
 
 
 def join(options: argparse.Namespace) -> None:
@@ -110,7 +128,7 @@ def journal(options: argparse.Namespace) -> None:
     path = path / "policy.toml" if path.is_dir() else path
     file = Policy.read(path).folder / NAME
     if not file.exists():
-        print(f"{file} is not there yet: this site has answered and refused nothing")
+        print(f"{file} does not exist yet: this site has answered and refused nothing")
         return
     for entry, _ in verified(file):
         what = f"{entry.round}. {entry.task}" if entry.round else entry.task
@@ -162,7 +180,7 @@ def project(options: argparse.Namespace) -> None:
           f"{output}")  # fmt: skip
     print(f"the model explains {here:.1%} of the variance here, and {everywhere:.1%} of all sites'")
     if here < UNUSUAL * everywhere:
-        print("these rows are unusual: they vary in directions that the model does not have")
+        print("these rows are unusual: they vary in directions that the model does not contain")
 
 
 def add_federation(commands: Any) -> None:
@@ -189,16 +207,17 @@ def add_federation(commands: Any) -> None:
         "--host",
         default="127.0.0.1",
         metavar="NAME",
-        help="where sites connect to, and what is listened on (127.0.0.1, this machine only)",
+        help="address of the coordinator, on which it listens (127.0.0.1, this machine only)",
     )
-    add("--port", type=int, default=8443, metavar="N", help="likewise (8443)")  # fmt: skip
+    add("--port", type=int, default=8443, metavar="N", help="port of the coordinator (8443)")
     add_flare(actions)
 
     site = add_command(commands, "site", None, "take part in a federation with rows that stay here",
                        "site join policy.toml")  # fmt: skip
     actions = site.add_subparsers(required=True, metavar="ACTION", prog="localpower site")
     for name, function, what in (
-        ("check", check, "explain what this site answers and refuses; read its data"),
+        ("check", check, "read this site's data, and explain what it answers and refuses"),
+        ("key", key, "make an identity key that the coordinator never had; say who must know it"),
         ("join", join, "connect to the coordinator and answer, until Ctrl-C"),
         ("journal", journal, "show what left this site and what it refused; verify the record"),
     ):
@@ -210,10 +229,10 @@ def add_federation(commands: Any) -> None:
         actions,
         "project",
         project,
-        "scores of this site's rows, and how much of their variance a model explains",
+        "write scores of this site's rows, and say how much variance a model explains",
         "site project model policy.toml -o scores.parquet",
         "site project model cohort.csv -o scores.csv --keep id",
-        usage="MODEL DATA [DATA ...] -o FILE [options]",
+        usage="MODEL POLICY|DATA [DATA ...] -o FILE [options]",
     )
     command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
     add_output(command)

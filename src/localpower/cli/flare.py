@@ -35,23 +35,23 @@ def add_flare(actions: Any) -> None:
         actions,
         "flare",
         flare,
-        "make start-up kits of NVFLARE for the sites of a federation",
+        "make NVFLARE start-up kits for the sites of a federation",
         "federation flare FOLDER --host server.example.org",
     )
     add = command.add_argument
-    add("folder", metavar="FOLDER", help="that federation init made")
+    add("folder", metavar="FOLDER", help="folder that federation init made")
     add(
         "--host",
         default="localhost",
         metavar="NAME",
-        help="name of the machine of NVFLARE's server (localhost, this machine only)",
+        help="host name of NVFLARE's server (localhost, this machine only)",
     )
-    add("--port", type=int, default=8002, metavar="N", help="where it listens (8002)")  # fmt: skip
+    add("--port", type=int, default=8002, metavar="N", help="port on which it listens (8002)")
     command = add_command(
         actions,
         "start",
         start,
-        "run the server or the site of such a kit, until Ctrl-C",
+        "run the server or site of such a kit until Ctrl-C",
         "federation start FOLDER/server",
     )
     command.add_argument("kit", metavar="KIT", help="folder of the kit")

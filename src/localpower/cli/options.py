@@ -7,6 +7,7 @@ import csv
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from shlex import quote
@@ -24,7 +25,7 @@ from localpower.options import CERTAINTY, Budget, Faults, Privacy
 from localpower.planning import FLOPS, NETWORKS, plan
 from localpower.scores.writers import KINDS
 
-WHERE = "folder of data sets, before LOCALPOWER_DATA and the user's cache"
+WHERE = "folder to search for data sets, before LOCALPOWER_DATA and the user's cache"
 READING = "columns", "drop", "label", "header", "delimiter", "key", "missing"  # a model has them
 SPELT = {"rng": "seed", "out": "output"}  # names that are others on the command line
 CALLED = svd, plan, compare  # whose arguments are options here
@@ -120,7 +121,9 @@ class Parser(argparse.ArgumentParser):
         """Let the command whose arguments they are refuse those that it does not know."""
         found, others = super().parse_known_args(args, namespace)
         if others and " " in self.prog:
-            self.error(f"unrecognized arguments: {' '.join(others)}")
+            near = get_close_matches(others[0].partition("=")[0], self._option_string_actions, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(others)}{hint}")
         return found, others
 
     def format_help(self) -> str:
@@ -128,7 +131,7 @@ class Parser(argparse.ArgumentParser):
         if not self.rarely:
             return super().format_help()
         texts = [action.help for action in self.rarely]
-        names = ", ".join(action.option_strings[-1] for action in self.rarely)
+        names = ", ".join(action.option_strings[0] for action in self.rarely)
         try:
             for action in self.rarely:
                 action.help = argparse.SUPPRESS
@@ -169,8 +172,8 @@ def add_command(
     """Add a subcommand; its help starts with examples."""
     first, *more = [f"localpower {example}" for example in examples]
     text = "\n".join([f"example: {first}", *(f"         {example}" for example in more)])
-    usage = None if usage is None else f"localpower {name} {usage}"
-    command: Parser = commands.add_parser(name, help=summary, usage=usage, description=text)
+    command: Parser = commands.add_parser(name, help=summary, description=text)
+    command.usage = None if usage is None else f"{command.prog} {usage}"
     command.set_defaults(command=run)
     return command
 
@@ -191,7 +194,7 @@ def add_fit(commands: Any, run: Any) -> None:
     add("-o", "--output", metavar="MODEL", help="directory to write the model to")
     add("--report", metavar="PAGE", help="write the page of the run, an .html file")
     _add_columns(command)
-    add("--seed", type=int, metavar="N", help="seed of the random start and shuffle")
+    add("--seed", type=int, metavar="N", help="seed for the random start and shuffle")
     add("--json", action="store_true", help="print JSON instead of tables")
     add_reading(command, least="*")
 
@@ -205,21 +208,23 @@ def add_fit(commands: Any, run: Any) -> None:
 
     method = command.add_argument_group("method")
     method.add_argument("--method", default="auto", metavar="NAME",
-        help="auto (the cheapest, see plan), or a name of the list in --help-all, with options as "
-        f"in {EXAMPLE}")  # fmt: skip
+        help="auto (cheapest, see plan) or a name from --help-all, with options as in "
+        f"{EXAMPLE}")  # fmt: skip
     method.add_argument("--tol", type=float, metavar="SINE",
-        help="certified angle to reach (auto 1e-8, else 0)")  # fmt: skip
+        help="certified angle to reach (1e-8 for auto, else 0)")  # fmt: skip
     rare(method, "--certainty", type=_certainty, default=CERTAINTY, metavar="P",
-         help=f"how sure: a chance to be wrong ({CERTAINTY:g}), or proven")  # fmt: skip
+         help=f"largest chance of error ({CERTAINTY:g}), or proven")  # fmt: skip
     method.add_argument("--max-rounds", type=int, metavar="N",
-        help="rounds at most (30; auto takes what it needs)")  # fmt: skip
+        help="most rounds to run (30; auto takes what it needs)")  # fmt: skip
     rare(method, "--privacy", type=group(Privacy), metavar="A=B,...",
-         help="epsilon=1,delta=1e-6,clip=1: tell nothing of single rows")  # fmt: skip
-    end = command.add_argument_group("when to stop and go on")
+         help="epsilon=1,delta=1e-6,clip=1: protect single rows with noise")  # fmt: skip
+    end = command.add_argument_group("stopping and resuming")
     rare(end, "--budget", type=group(Budget), metavar="A=B,...", help="bytes=N, seconds=S")
-    rare(end, "--checkpoint", metavar="FILE", help="write the state here after every round")
-    rare(end, "--every", type=_number, default=1, metavar="N", help="rounds from one to the next")
-    rare(end, "--resume", action="store_true", help="go on from the checkpoint if it is there")
+    rare(end, "--checkpoint", metavar="FILE", help="write the state to this file after every round")
+    rare(
+        end, "--every", type=_number, default=1, metavar="N", help="rounds between checkpoints (1)"
+    )
+    rare(end, "--resume", action="store_true", help="resume from the checkpoint if it exists")
     add_grid(partial(rare, command))
 
 
@@ -229,7 +234,7 @@ def add_model(commands: Any, transform: Any, inspect: Any, report: Any) -> None:
         commands,
         "transform",
         transform,
-        "project rows on the components of a model",
+        "project rows onto the components of a model",
         "transform model rows.csv -o scores.csv",
         "transform model 'rows/*.parquet' -o scores.parquet --keep id",
         usage="MODEL DATA [DATA ...] -o FILE [options]",
@@ -242,7 +247,7 @@ def add_model(commands: Any, transform: Any, inspect: Any, report: Any) -> None:
         commands,
         "inspect",
         inspect,
-        "show what a model is and how it came about",
+        "show what a model contains and how it was made",
         "inspect model",
     )
     command.add_argument("model", metavar="MODEL", help="directory that fit wrote")
@@ -252,7 +257,7 @@ def add_model(commands: Any, transform: Any, inspect: Any, report: Any) -> None:
         commands,
         "report",
         report,
-        "write the page of a run: one HTML file",
+        "write an HTML page about a run",
         "report model -o run.html --data rows.csv",
         usage="MODEL -o PAGE [--data DATA [DATA ...]] [options]",
     )
@@ -268,24 +273,25 @@ def add_plan(commands: Any, run: Any) -> None:
         commands,
         "plan",
         run,
-        "what each method would cost, before anything is run",
+        "predict what each method would cost",
         "plan rows.npy -k 10 -m 100",
         "plan 1000000x5000 -k 10 -m 100 --latency 'wide area'",
         usage="DATA|NxD -k K [options]",
     )
     add = command.add_argument
     _add_rank(command)
-    add("-m", "--workers", type=_number, metavar="M", help="in how many shards the rows are")
+    add("-m", "--workers", type=_number, metavar="M", help="number of shards")
     add("--tol", type=float, metavar="SINE", help="angle to reach (1e-8)")
     add("--latency", type=_latency, default="data centre", metavar="SECONDS",
-        help=f"of a hop; or {_names(NETWORKS)}")  # fmt: skip
-    add("--bandwidth", type=float, metavar="RATE", help="bytes a second")
-    add("--flops", type=float, default=FLOPS, metavar="RATE", help=f"of one worker ({FLOPS:.0e})")
-    add("--measure", action="store_true", help="measure these on the engine, once")
-    add("--engine", metavar="NAME", help="as of fit (threads); what was measured on it is kept")
+        help=f"seconds per hop, or one of {_names(NETWORKS)}")  # fmt: skip
+    add("--bandwidth", type=float, metavar="RATE", help="bytes per second")
+    add("--flops", type=float, default=FLOPS, metavar="RATE",
+        help=f"operations per second of one worker ({FLOPS:.0e})")  # fmt: skip
+    add("--measure", action="store_true", help="measure these three on the engine, once")
+    add("--engine", metavar="NAME", help="engine to plan for, as in fit (threads)")
     _add_columns(command)
     command.rare(command, "--width", type=int, metavar="R",
-                 help="columns that are iterated (K + 5)")  # fmt: skip
+                 help="number of columns to iterate (K + 5)")  # fmt: skip
     add_reading(command)
 
 
@@ -295,23 +301,23 @@ def add_compare(commands: Any, run: Any) -> None:
         commands,
         "compare",
         run,
-        "run the methods on the same rows: a table and a picture",
+        "run methods on the same rows; print a table, draw a picture",
         f"compare rows.npy -k 5 --methods {CERTIFIED.name},{EXACT.name} -o it.png",
         usage="DATA [DATA ...] -k K [-o FILE] [options]",
     )
     add = command.add_argument
     _add_rank(command)
     add("-o", "--output", metavar="FILE", help="draw the angles, as .png or .svg")
-    usual = f"also with options, as {EXAMPLE}; by default {_names(shown())}"
+    usual = f"methods to run, with options as in {EXAMPLE}; by default {_names(shown())}"
     add("--methods", metavar="A,B", help=usual)
     add("--tol", type=float, default=1e-6, metavar="SINE", help="angle to reach (1e-6)")
-    add("--max-rounds", type=int, default=100, metavar="N", help="rounds at most (100)")
+    add("--max-rounds", type=int, default=100, metavar="N", help="most rounds to run (100)")
     _add_columns(command)
     _add_shards(command, command)
     command.rare(command, "--engine", default="threads", metavar="NAME",
                  help="threads, processes:4, inline")  # fmt: skip
     command.rare(command, "--seed", type=int, default=0, metavar="N",
-                 help="of random start and shuffle (0)")  # fmt: skip
+                 help="seed for the random start and shuffle (0)")  # fmt: skip
     add("--json", action="store_true", help="print JSON instead of a table")
     add_reading(command)
 
@@ -321,7 +327,7 @@ def _certainty(text: str) -> float | str:
         return text if text == "proven" else float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is a chance to be wrong, such as 1e-6, or proven"
+            f"{text!r} must be a chance of error, such as 1e-6, or proven"
         ) from None
 
 
@@ -336,7 +342,7 @@ def _latency(text: str) -> float | str:
 
 def _add_rank(command: Any) -> None:
     add = command.add_argument
-    help = "number of components, or the share to explain, as 0.95"
+    help = "number of components, or the share to explain, e.g. 0.95"
     add("-k", "--rank", type=_rank, required=True, metavar="K", help=help)
 
 
@@ -357,7 +363,7 @@ def _add_shards(command: Parser, group: Any) -> None:
 
 def add_grid(add: Any) -> None:
     """Add the shape of pictures."""
-    add("--grid", type=_grid, metavar="RxC", help="columns are pixels of images, as 8x8")
+    add("--grid", type=_grid, metavar="RxC", help="columns are pixels of images of this shape: 8x8")
 
 
 def add_output(command: Parser) -> None:
@@ -365,7 +371,7 @@ def add_output(command: Parser) -> None:
     add = command.add_argument
     add("-o", "--output", required=True, metavar="FILE", help=f"one of {_names(KINDS)}")
     add("--keep", type=names_in, metavar="A,B", action=Extend,
-        help="columns of DATA to write beside the scores, such as an id")  # fmt: skip
+        help="columns of DATA to copy next to the scores, such as an id")  # fmt: skip
 
 
 def add_reading(command: Parser, data: str = "data", least: str = "+") -> None:
@@ -377,24 +383,24 @@ def add_reading(command: Parser, data: str = "data", least: str = "+") -> None:
         data,
         metavar="DATA",
         nargs=least,
-        help="csv, tsv, npy, npz, svmlight, parquet, arrow, zarr, hdf5; of a folder or a glob each "
-        "file is a shard"
+        help="csv, tsv, npy, npz, svmlight, parquet, arrow, zarr, hdf5; each file of a folder or "
+        "glob is a shard"
         if data == "data"
-        else "the rows that were fitted, as fit takes them",
+        else "the rows that were fitted, as given to fit",
     )
     names: Any = {"type": names_in, "metavar": "A,B", "action": Extend}
-    add("--drop", help="columns to leave out, by names or numbers (from 0)", **names)
-    add("--columns", help="columns to take", **names)
-    add("--label", metavar="A", help="column of labels, set aside; it colours pictures")
+    add("--drop", help="columns to leave out, by name or number (from 0)", **names)
+    add("--columns", help="columns to use, by name or number", **names)
+    add("--label", metavar="A", help="column of labels: not fitted, colours pictures")
     add("--missing", choices=["drop", "mean", "error"], metavar="HOW",
-        help="drop rows with gaps, or fill in the mean of columns (error)")  # fmt: skip
-    add("--memory", metavar="SIZE", help="what rows may take, as 2GB (half of what is free)")
+        help="at a gap: drop its row, fill in the mean, or error (default)")  # fmt: skip
+    add("--memory", metavar="SIZE", help="memory for rows, e.g. 2GB (half of what is free)")
     rare(group, "--header", action=argparse.BooleanOptionalAction,
-         help="whether the first line of text is names (found out)")  # fmt: skip
-    rare(group, "--delimiter", metavar="C", help="what separates fields of text (found out)")
+         help="whether the first line of text has column names (detected)")  # fmt: skip
+    rare(group, "--delimiter", metavar="C", help="character between fields of text (detected)")
     rare(group, "--key", metavar="NAME", help="which array of an HDF5, Zarr or npz file")
     rare(group, "--dtype", choices=["float32", "float64"], metavar="T", help="float32 or float64")
-    rare(group, "--cache", metavar="FOLDER", help="keep what was parsed here for the next time")
+    rare(group, "--cache", metavar="FOLDER", help="keep parsed files here for the next run")
 
 
 def reading_of(options: argparse.Namespace) -> Options:

@@ -83,7 +83,7 @@ def add_study(commands: Any) -> None:
     )
     command.add_argument("items", metavar="ITEM", nargs="*", help="tables and figures (all)")
     command.add_argument("-o", "--output", default="build/paper", metavar="FOLDER",
-        help="where results, figures and page go (build/paper); what is there is kept")  # fmt: skip
+        help="folder for results and figures (build/paper); earlier ones are kept")  # fmt: skip
     command.add_argument("--data-dir", metavar="FOLDER", help=WHERE)
     command.add_argument("--list", action="store_true", help="list the items")
 
@@ -98,8 +98,8 @@ def add_study(commands: Any) -> None:
     for name, function, what in (
         ("list", data_list, "all sets, and where they are"),
         ("info", data_info, "one set: size, address, checksum, deviations"),
-        ("path", data_path, "the path of a set, for scripts"),
-        ("get", data_get, "download a set from where LIBSVM publishes it"),
+        ("path", data_path, "print the path of a set, for scripts"),
+        ("get", data_get, "download a set from LIBSVM"),
     ):
         example = f"data {name}{'' if name == 'list' else ' a9a'}"
         action = add_command(actions, name, function, what, example)

@@ -38,31 +38,31 @@ SHARES = (0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03, 0.01)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Certificate:
-    """What is known of the leading k vectors, and how sure that is.
+    """What is known about the leading k vectors, and how sure that is.
 
     Attributes
     ----------
     angle : float
-        Bound of the sine of the angle to the true subspace; 1 where no gap is seen.
+        Bound on the sine of the angle to the true subspace; 1 if no gap is seen.
     residuals : (k,) ndarray
-        ``‖r_j‖/θ_j``: each pair is exact for a matrix this near, relative to its own value (to the
-        largest where its own is zero to rounding). Of vectors with a value so near that rounding
-        may take one for the other, the largest.
+        ``‖r_j‖/θ_j``: each pair is exact for a matrix this near, relative to its own value (or to
+        the largest value if its own is zero up to rounding). Vectors with values so near that
+        rounding may exchange them all get the largest of their residuals.
     proven : bool
         Whether nothing can be hidden: the bound holds for every matrix.
     p : float
-        Else the chance that random probes would look as they did if something as large as would
-        matter were hidden. For every matrix, a wrong answer gets a p ≤ α with a chance of at most
-        α. It is 0 if proven, and 1 where nothing is known.
+        The chance that random probes look as they did if something large enough to matter were
+        hidden. For every matrix, a wrong answer gets a p ≤ α with a chance of at most α. It is 0
+        if the bound is proven, and 1 if nothing is known.
     gap : float
-        What ``(σ_k - σ_{k+1})/σ_k`` is at most, but for what rounding does to the θ:
+        Upper bound on ``(σ_k - σ_{k+1})/σ_k``, up to rounding of the θ:
         ``(θ_k + ‖R_k‖ - θ_{k+1})/θ_k``.
     rounded : bool
-        Whether residuals are as small as rounding lets them be, and that is not small enough.
+        Whether residuals are as small as rounding allows, and that is not small enough.
     vanishing : bool
-        Whether the last value is zero, as far as rounding tells.
+        Whether the last value is zero, up to rounding.
     sharper : bool
-        Whether more evidence may make a smaller angle as probable.
+        Whether more evidence may make a smaller angle just as probable.
     """
 
     angle: float

@@ -34,7 +34,7 @@ def count_or_share(name: str, value: Any) -> int | float:
         )
     raise ValueError(
         f"{name}={value!r} is a share, which must be above 0 and below 1: give such a number, or a "
-        "whole number of components, as 1 or min"
+        "whole number of components, such as 1"
     )
 
 
@@ -67,6 +67,6 @@ def sine(value: Any, *, zero: bool = True) -> float:
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not 0 <= value < 1 or (not zero and not value):
         raise ValueError(
-            f"tol={value!r} is the sine of an angle: take 0 {'<=' if zero else '<'} tol < 1"
+            f"tol={value!r} must be the sine of an angle: take 0 {'<=' if zero else '<'} tol < 1"
         )
     return float(value)

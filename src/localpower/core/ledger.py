@@ -34,13 +34,13 @@ class Round:
     task : str
         What shards were asked, by the name of its class.
     messages : int
-        To and from shards, together.
+        Messages to and from shards, together.
     words_up, words_down, bytes_up, bytes_down : int
-        From all shards, and to all.
+        Words and bytes from all shards, and to all shards.
     bytes_read : int
-        Not communication, but what workers read from files, where rows are not kept in memory.
+        Bytes that workers read from files (not communication), if rows are not kept in memory.
     exchange : bool
-        Whether it was with some shards only, where rounds are with all of them.
+        Whether it was with some shards only; a round is with all of them.
     """
 
     phase: str
@@ -67,6 +67,9 @@ class Ledger:
     """
 
     records: tuple[Round, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Ledger of {self._about()}>"
 
     def __str__(self) -> str:
         return "\n".join([self._about(), table(HEAD, self._lines())])
@@ -194,22 +197,22 @@ class Record:
     Attributes
     ----------
     round, steps : int
-        Its number, from 1, and the local steps of a shard in it.
+        The number of the round, from 1, and the local steps of a shard in it.
     bytes_up, bytes_down : int
-        What all shards sent, and what was sent to them.
+        Bytes that all shards sent, and bytes that were sent to them.
     seconds : float
-        What it took.
+        How long it took.
     bytes_read : int
-        What workers read from files, where rows are not kept in memory.
+        Bytes that workers read from files, if rows are not kept in memory.
     angle : float or None
-        Certified bound of the sine of the angle to the answer; None where the method does not tell.
+        Certified bound on the sine of the angle to the answer; None if there is none.
     residual : float or None
         The largest residual of a component, relative to its own eigenvalue.
     proven : bool or None
-        Whether the bound of the angle is proven: nothing can be hidden.
+        Whether the bound on the angle is proven: nothing can be hidden.
     p : float or None
-        Else the chance of what was seen if something large enough to matter were hidden; 0 if
-        proven, 1 if nothing is known of that.
+        The chance that the probes look as they did if something large enough to matter were
+        hidden; 0 if the bound is proven, 1 if nothing is known.
     """
 
     round: int

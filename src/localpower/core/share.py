@@ -32,21 +32,21 @@ RAISED = (0.0, 0.01, 0.1, 0.5)  # of the room that the sum has: how far above it
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What is known of a number of components that was asked for as a share.
+    """What is known about the number of components that explain a share.
 
     Attributes
     ----------
     part : float
-        The share that was asked for.
+        The share that the user asked for.
     reached : float
-        What the components that were found explain at least; proven.
+        A lower bound on what the components explain; always proven.
     fewer : float
-        What any set with one component fewer explains at most.
+        An upper bound on what any set with one component fewer explains.
     proven : bool
         Whether `fewer` holds for every matrix.
     p : float
-        Else the chance that random probes would look as they did if it did not hold: 0 if proven,
-        1 where nothing is known.
+        The chance that random probes look as they did if `fewer` did not hold: 0 if it is proven,
+        1 if nothing is known.
     settled : bool
         Whether this is all that can be known: the number is certain, or rounding hides it.
     """

@@ -102,7 +102,7 @@ def choose(
     if options.columns is not None:
         chosen = [_number(column, names, count, where) for column in options.columns]
         if not chosen:
-            raise DataError(f"{where}: columns=[] takes no column; name at least one")
+            raise DataError(f"{where}: columns=[] selects no column; name at least one")
     else:
         chosen = [number for number in range(count) if number not in index]
     dropped = {_number(column, names, count, where) for column in options.drop or ()}
@@ -159,7 +159,7 @@ def check_columns(bad: Sequence[tuple[str, str]], taken: int, where: Path | str)
             f"drop={[name for name, _ in bad]}, or encode them as numbers"
         )
     if not taken:
-        raise DataError(f"{where}: no column is left to take; drop or label fewer")
+        raise DataError(f"{where}: no column is left; drop fewer columns, or give another label")
 
 
 def no_label(where: Path | str, name: str, kind: Any) -> DataError:

@@ -42,7 +42,7 @@ def cached(
     if isinstance(found, Table):
         return found
     if found:
-        warn(f"{folder}: a cache that cannot be used ({found}); it is made anew", RuntimeWarning)
+        warn(f"{folder}: this cache cannot be used ({found}) and is written again", RuntimeWarning)
     room.cache.mkdir(parents=True, exist_ok=True)
     with _unfinished_folder(folder) as part:
         table = Spool(RowStorage(0), part, options.missing, raw).filled(blocks, str(path)).table()

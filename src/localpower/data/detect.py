@@ -115,7 +115,7 @@ def register(
     array([4.])
     """
     if name in _BUILT_IN:
-        raise ValueError(f"name={name!r} is a format that is read already; take another")
+        raise ValueError(f"name={name!r} is the name of a known format; take another name")
     given = tuple(suffix.lower() for suffix in suffixes)
     for suffix in given:
         if not re.fullmatch(r"\.[^./\\]+", suffix) or suffix in PACKED:

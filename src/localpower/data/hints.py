@@ -55,7 +55,7 @@ def units_hint(names: Sequence[str] | None, deviations: Any) -> str | None:
         return None
     return (
         f"standard deviations of columns span {SPAN:.0e} and more, from {deviations[least]:.1e} of "
-        f"{names[least]!r} to {deviations[most]:.1e} of {names[most]!r}, so small ones hardly "
+        f"{names[least]!r} to {deviations[most]:.1e} of {names[most]!r}, so small columns hardly "
         "count; if columns are in different units, give scale='std'"
     )
 

@@ -68,7 +68,8 @@ def left_out(tables: Sequence[Table], names: Sequence[str]) -> dict[str, int]:
         )
     if left:
         warn(
-            f"{_called(names)}: {left} of {left + rows} rows are left out, as values are missing",
+            f"{_called(names)}: {left} of {left + rows} rows are left out because of "
+            "missing values",
             DataHint,
         )
     return {"rows_left_out": left}

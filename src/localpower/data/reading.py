@@ -14,7 +14,9 @@ from localpower.data.memory import budget
 from localpower.data.missing import TOLD
 from localpower.data.readers.clusters import in_place, is_lazy, width
 from localpower.data.readers.foreign import engine_of
+from localpower.data.readers.frames import is_lazy_frame, some_chunks
 from localpower.data.source import Source, open_source
+from localpower.worker.shard import cut
 
 
 class LazySource(Source):
@@ -79,11 +81,45 @@ for entry in fields(Source):
 LazySource.memory = property(lambda source: budget(source._how[2]))  # type: ignore[assignment]
 
 
+def open_part(
+    data: Any, rows: int, memory: int | str | None, shards: int | None
+) -> tuple[Source, int]:
+    """Open data to look at them, and tell how many rows there are in all.
+
+    Of arrays and frames of Dask, a few chunks of at least so many `rows` together are read, unless
+    all of them were read before. Then the rows in all may be an estimate.
+    """
+    lazy = data if isinstance(data, LazySource) and data._here is None else None
+    whole = data if lazy is None else lazy.data
+    if not is_lazy_frame(whole):
+        source = open_source(data, memory=memory, shards=shards)
+        return source, source.rows
+    part, times = some_chunks(whole, rows)
+    options, size = (None, memory) if lazy is None else (lazy._options, lazy.memory)
+    source = open_source(part, options=options, memory=size)
+    return source, round(times * source.rows)
+
+
+def sampled(source: Source, rows: int) -> tuple[Any, ...]:
+    """All rows, or stretches of about so many `rows` from all over the data."""
+    if source.rows <= rows:
+        return tuple(source.pieces)
+    parts, step = [], max(1, source.rows // rows)
+    for piece in source.pieces:
+        length = piece.shape[0]
+        stretch = max(1, min(256, length // step))
+        parts += [
+            cut(piece, start, min(start + stretch, length))
+            for start in range(0, length, stretch * step)
+        ]
+    return tuple(parts)
+
+
 def read(
     data: Any,
     *,
-    columns: Sequence[str | int] | None = None,
-    drop: Sequence[str | int] | None = None,
+    columns: str | int | Sequence[str | int] | None = None,
+    drop: str | int | Sequence[str | int] | None = None,
     label: str | int | None = None,
     labels: Any = None,
     header: bool | None = None,
@@ -96,45 +132,45 @@ def read(
     memory: int | str | None = None,
     cache: str | os.PathLike[str] | None = None,
 ) -> Source:
-    r"""Open data with options that `svd` has no arguments for; give `svd` what it returns.
+    r"""Open data with options for reading, and pass the `Source` that it returns to `svd`.
 
     Parameters
     ----------
     data
         Whatever `svd` takes.
-    columns, drop : sequence of str or int, optional
-        Names or numbers (from 0) of the columns to take, in this order, or to leave out.
+    columns, drop : str, int or sequence of these, optional
+        Names or numbers (from 0) of the columns to use, in this order, or to leave out.
     label : str or int, optional
         The column of labels. It is kept apart from the features, as `Source.labels`, for pictures
         and for ``partition="label"``. Rows for `Result.transform` need not have it.
     labels : (n,) array_like, optional
-        The labels themselves, where the data do not hold them.
+        The labels themselves, if the data do not hold them.
     header : bool, optional
-        Whether CSV has a line of names; found out by default.
+        Whether CSV has a line of names; detected by default.
     delimiter : str, optional
-        What separates the fields of CSV; found out by default.
+        The character between the fields of CSV; detected by default.
     dtype : {"float32", "float64"}, optional
-        What rows are worked with; by default float32 where all data are, else float64.
+        The type to work in; by default float32 if all data are, else float64.
     key : str, optional
         Which array of an HDF5, Zarr or ``.npz`` file.
     zero_based : bool, optional
-        Whether svmlight indices count from 0; by default if a 0 occurs in any of the files.
+        Whether svmlight indices count from 0; by default they do if a 0 occurs in any file.
     missing : {"drop", "mean", "error"}, optional
         What to do about missing values: empty fields and words such as NA in CSV, null, masked
-        entries, and nan in all data. ``"drop"`` leaves out the rows that have one, ``"mean"`` fills
-        it with the mean of all values of its column, over all files. By default it is an error. The
-        result tells how many there were.
+        entries, and nan in all data. ``"drop"`` leaves out the rows that have one. ``"mean"`` fills
+        in the mean of the column, over all files. By default a missing value is an error. The
+        result says how many there were.
     n_features : int
-        Columns at least, for svmlight text that does not name the last ones.
+        The least number of columns, for svmlight text that does not name the last ones.
     memory : int or str, optional
-        What rows may take in memory, such as ``"2GB"``; half of what is free by default.
+        How much memory rows may use, such as ``"2GB"``; half of the free memory by default.
     cache : path, optional
-        Folder that keeps what was parsed, for the next time. By default it is temporary.
+        Folder that keeps parsed files for the next run. By default it is temporary.
 
     Returns
     -------
     Source
-        The rows, for `svd`, `plan`, `compare` and `Result.transform`, as often as wanted.
+        The rows, for any number of calls of `svd`, `plan`, `compare` and `Result.transform`.
 
     Examples
     --------
@@ -146,6 +182,8 @@ def read(
     ...         lp.svd(rows, 1, method="dpi", rng=0).singular_values.round(2)
     array([111.84])
     """
+    columns = [columns] if isinstance(columns, str | int) else columns
+    drop = [drop] if isinstance(drop, str | int) else drop
     options = Options(columns, drop, label, header, delimiter, dtype, key, zero_based, missing)
     how = n_features, options, memory, cache, None, labels
     return LazySource(data, *how) if is_lazy(data) else open_source(data, *how)

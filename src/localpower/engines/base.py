@@ -48,6 +48,9 @@ class Engine(ABC):
     columns: int = 0
     dtype: np.dtype[Any] = np.dtype(np.float64)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} engine>"
+
     @property
     @abstractmethod
     def size(self) -> int:
@@ -100,8 +103,8 @@ class Engine(ABC):
         lock: Lock = self.__dict__.setdefault("_in_use", Lock())
         if not lock.acquire(blocking=False):
             raise EngineError(
-                "this engine is in use by another call: wait for that, or connect one for each "
-                "thread"
+                "this engine is in use by another call: wait for it to end, or connect one for "
+                "each thread"
             )
         try:
             yield

@@ -166,7 +166,7 @@ class Ray(ClusterEngine):
         call, until = self._actors[at].numbers.remote(), time.monotonic() + START
         while not ray.wait([call], timeout=LOOK)[0]:
             if not alive():
-                raise WorkerLost("no node of the Ray cluster is alive: start it again")
+                raise WorkerLost("no node of the Ray cluster is alive: start the cluster again")
             if time.monotonic() > until:
                 raise WorkerLate(
                     f"an actor did not start within {START:.0f} s; see that a node of the cluster "

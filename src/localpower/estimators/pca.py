@@ -31,21 +31,21 @@ REST = 4  # units of rounding of the total variance: what is left below them is 
 class PCA(Decomposition):
     """Principal component analysis of rows that live on many workers.
 
-    It takes the place of ``sklearn.decomposition.PCA``: all of its parameters, attributes and
-    methods are here, with the same meaning.
+    It replaces ``sklearn.decomposition.PCA``: it has all of its parameters, attributes and
+    methods, with the same meaning.
 
     Parameters
     ----------
     n_components : int, float, "mle" or None
-        How many; a number between 0 and 1 asks for as many as explain more than that share of the
-        variance, and ``"mle"`` for the most probable number by Minka's rule. By default
-        ``min(n_samples, n_features)``. ``"mle"`` needs all eigenvalues, which
+        The number of components. A number between 0 and 1 asks for the fewest that explain more
+        than that share of the variance, and ``"mle"`` for the most probable number by Minka's rule.
+        By default ``min(n_samples, n_features)``. ``"mle"`` needs all eigenvalues, which
         ``svd_solver="full"`` finds; a share does not.
     whiten : bool
         Divide scores by their standard deviation. As in scikit-learn, `get_covariance` and
-        `score` then count each component with its variance once more.
+        `score` then multiply each component by its variance once more.
     svd_solver : {"auto", "full", "covariance_eigh", "arpack", "randomized"}
-        A solver of scikit-learn stands for the method that does the same here: in this order
+        Each solver of scikit-learn selects the method that does the same here: in this order
         `method`, ``"tsqr"``, ``"gram"``, ``"block_lanczos"`` until `tol` is certified, and
         ``"block_krylov"`` from a random start. ``result_.run["method"]`` has the name.
     iterated_power : int or "auto"
@@ -53,12 +53,12 @@ class PCA(Decomposition):
     n_oversamples : int
         Random vectors beyond `n_components` of ``svd_solver="randomized"``.
     power_iteration_normalizer : {"auto", "QR", "LU", "none"}
-        Taken, and without effect: bases are orthonormal after every round, as with ``"QR"``.
+        Has no effect: bases are orthonormal after every round, as with ``"QR"``.
     copy : bool
-        Taken, and without effect: rows are never changed.
+        Has no effect: rows are never changed.
     method : str or Method
-        ``"auto"`` takes the cheapest for the engine; `localpower.svd` has all names. Options of a
-        method are parameters, too, as ``method__steps``.
+        ``"auto"`` chooses the cheapest for the engine; `localpower.svd` lists all names. Options of
+        a method are parameters, too, such as ``method__steps``.
     tol, max_rounds, certainty
         When to stop, as in `localpower.svd`.
     scale : {None, "max", "minmax", "std"}
@@ -68,36 +68,36 @@ class PCA(Decomposition):
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
         Seed of the random start and of the shuffle.
     verbose : bool
-        Whether to show where the fit stands.
+        Whether to show progress.
 
     Attributes
     ----------
     components_ : (n_components, n_features) ndarray
         Principal axes as rows; the entry of largest magnitude of each is positive.
     singular_values_, explained_variance_, explained_variance_ratio_ : (n_components,) ndarray
-        As of scikit-learn's PCA.
+        As in scikit-learn's PCA.
     noise_variance_ : float
-        Mean variance of all directions but the components, which the run knows from the total.
+        Mean variance of all directions but the components, computed from the total variance.
     mean_ : (n_features,) ndarray
         What is subtracted from each row.
     scale_ : (n_features,) ndarray or None
-        What columns are divided by afterwards.
+        What columns are then divided by.
     n_components_, n_features_in_, n_samples_, n_rounds_ : int
-        How many there were.
+        The number of components, columns, rows and rounds.
     feature_names_in_ : (n_features,) ndarray
-        Names of the columns, where a frame was fitted.
+        Names of the columns, if a frame was fitted.
     history_ : tuple of Record
         One record per round of the method.
     communication_ : Ledger
-        Everything that was communicated.
+        Everything that was sent.
     converged_ : bool
         Whether the tolerance is certified, or the method is exact.
     residuals_ : (n_components,) ndarray or None
-        Residual of each component, relative to the largest eigenvalue, where it is known.
+        Residual of each component, relative to its own eigenvalue, if it is known.
     solver_ : str
-        The method that was taken.
+        The method that was used.
     result_ : Result
-        All of the above, and how it came about.
+        The result of the run, with all of the above.
 
     Examples
     --------

@@ -12,13 +12,13 @@ from localpower.options import CERTAINTY, Faults
 class TruncatedSVD(Decomposition):
     """Truncated SVD of rows that live on many workers, not centred.
 
-    It takes the place of ``sklearn.decomposition.TruncatedSVD``: all of its parameters, attributes
-    and methods are here, with the same meaning.
+    It replaces ``sklearn.decomposition.TruncatedSVD``: it has all of its parameters, attributes
+    and methods, with the same meaning.
 
     Parameters
     ----------
     n_components : int, optional
-        By default 2, or 1 where the data have no more.
+        The number of components; by default 2, or 1 if the data have no more.
     algorithm : {"auto", "arpack", "randomized", "full", "covariance_eigh"}
         A solver of scikit-learn, as `svd_solver` of `PCA`; ``"auto"``, the default, is `method`.
     n_iter : int
@@ -26,10 +26,10 @@ class TruncatedSVD(Decomposition):
     n_oversamples : int
         Random vectors beyond `n_components` of ``algorithm="randomized"``.
     power_iteration_normalizer : {"auto", "QR", "LU", "none"}
-        Taken, and without effect: bases are orthonormal after every round, as with ``"QR"``.
+        Has no effect: bases are orthonormal after every round, as with ``"QR"``.
     method : str or Method
-        ``"auto"`` takes the cheapest for the engine; `localpower.svd` has all names. Options of a
-        method are parameters, too, as ``method__steps``.
+        ``"auto"`` chooses the cheapest for the engine; `localpower.svd` lists all names. Options of
+        a method are parameters, too, such as ``method__steps``.
     tol, max_rounds, certainty
         When to stop, as in `localpower.svd`.
     scale : {None, "max", "minmax", "std"}
@@ -39,32 +39,32 @@ class TruncatedSVD(Decomposition):
     random_state : int, numpy.random.RandomState, numpy.random.Generator or None
         Seed of the random start and of the shuffle.
     verbose : bool
-        Whether to show where the fit stands.
+        Whether to show progress.
 
     Attributes
     ----------
     components_ : (n_components, n_features) ndarray
         Right singular vectors as rows; the entry of largest magnitude of each is positive.
     singular_values_, explained_variance_, explained_variance_ratio_ : (n_components,) ndarray
-        As of scikit-learn's TruncatedSVD.
+        As in scikit-learn's TruncatedSVD.
     mean_, scale_ : (n_features,) ndarray or None
         What is subtracted from each row, if scaled by min-max, and what columns are divided by.
     n_components_, n_features_in_, n_samples_, n_rounds_ : int
-        How many there were.
+        The number of components, columns, rows and rounds.
     feature_names_in_ : (n_features,) ndarray
-        Names of the columns, where a frame was fitted.
+        Names of the columns, if a frame was fitted.
     history_ : tuple of Record
         One record per round of the method.
     communication_ : Ledger
-        Everything that was communicated.
+        Everything that was sent.
     converged_ : bool
         Whether the tolerance is certified, or the method is exact.
     residuals_ : (n_components,) ndarray or None
-        Residual of each component, relative to the largest eigenvalue, where it is known.
+        Residual of each component, relative to its own eigenvalue, if it is known.
     solver_ : str
-        The method that was taken.
+        The method that was used.
     result_ : Result
-        All of the above, and how it came about.
+        The result of the run, with all of the above.
 
     Examples
     --------

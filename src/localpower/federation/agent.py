@@ -47,7 +47,7 @@ from localpower.federation.policy import Policy
 from localpower.federation.questions import columns_of
 from localpower.federation.recovery import check_signed, list_text
 from localpower.federation.rows import Shape, SiteRows
-from localpower.federation.runs import Kept, SiteRun, mask_private, open_runs
+from localpower.federation.runs import RUNS, Kept, SiteRun, mask_private, open_runs
 from localpower.worker.host import Failure
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.private_tasks import Noised
@@ -69,7 +69,7 @@ class SiteAgent:
     def __init__(self, policy: Policy, journal: Journal, keys: masks.SiteKeys) -> None:
         self.policy, self.journal, self.keys = policy, journal, keys
         self.rows = SiteRows(policy)
-        self._folder = policy.folder / "runs"
+        self._folder = policy.folder / RUNS
         self._lock = Lock()
         self._matrix: LocalMatrix | None = None
         self._run: SiteRun | None = None
@@ -112,7 +112,9 @@ class SiteAgent:
                 about = from_frame(frame, most, min(MOST_HEADER, most // 32))
                 act: Callable[[Any, bytes], Any] | None = self._actions.get(type(about))
                 if act is None:
-                    raise SiteRefused(f"{type(about).__name__} is nothing that a site answers")
+                    raise SiteRefused(
+                        f"{type(about).__name__} is not a question that a site answers"
+                    )
                 reply = act(about, frame)
                 return reply if isinstance(reply, bytes) else to_frame(reply)
             except SiteRefused as no:
@@ -142,7 +144,7 @@ class SiteAgent:
         run = self._run
         if run is not None and run.id == asked.run:
             if run.kept.opened != frame:
-                raise SiteRefused("this run was opened in another way")
+                raise SiteRefused("this run was opened with other options")
             return run.kept.offer
         if self.journal.knows(asked.run):
             raise SiteRefused("this run is over: begin another")
@@ -201,7 +203,7 @@ class SiteAgent:
         if earlier is None and asked.round <= self.journal.rounds(run.id):
             raise SiteRefused("a later round was answered already")
         if asked.prepared != run.prepared and run.kept.prepare != frame:
-            raise SiteRefused("its rows were prepared in another way")
+            raise SiteRefused("its rows were prepared with other options")
         if earlier is None:
             check_ask(self.policy, self.journal, run, asked)
         if self._of_data(self.rows.stamp) != run.kept.stamp:

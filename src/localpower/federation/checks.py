@@ -34,7 +34,7 @@ from localpower.worker.tasks import Prepare, Refine
 def check_open(policy: Policy, journal: Journal, asked: OpenRun) -> None:
     """Refuse a run that the policy does not allow."""
     if policy.name not in asked.sites:
-        raise SiteRefused(f"the run is between {', '.join(asked.sites)}, and not {policy.name}")
+        raise SiteRefused(f"the run is between {', '.join(asked.sites)}, without {policy.name}")
     strangers = sorted({*asked.sites} - {policy.name, *policy.peers})
     if strangers:
         raise SiteRefused(
@@ -46,16 +46,16 @@ def check_open(policy: Policy, journal: Journal, asked: OpenRun) -> None:
             f"{policy.min_sites})"
         )
     if asked.secure == "off" and policy.secure_sum == "required":
-        raise SiteRefused("its replies leave masked only (secure_sum = 'required')")
+        raise SiteRefused("it sends only masked replies (secure_sum = 'required')")
     if asked.secure != "off" and policy.secure_sum == "off":
-        raise SiteRefused("it has no masks (secure_sum = 'off'): ask for a run without")
+        raise SiteRefused("it does not use masks (secure_sum = 'off'): ask for a run without masks")
     if asked.secure != "off" and len(asked.sites) < 2:
         raise SiteRefused("the sum of one site alone hides nothing: ask for a run without masks")
     if asked.privacy is not None and asked.secure == "recovery":
         raise SiteRefused("a private run needs the noise of every site: ask for a strict one")
     check_budget(policy, journal, asked)
     if not policy.data:
-        raise SiteRefused("its policy names no data (data)")
+        raise SiteRefused("its policy does not name its rows (data)")
 
 
 def check_roster(policy: Policy, run: SiteRun, roster: Roster) -> None:
@@ -70,7 +70,10 @@ def check_roster(policy: Policy, run: SiteRun, roster: Roster) -> None:
             continue
         public = offer.identity.tobytes()
         if masks.fingerprint(public) != policy.peers[offer.site]:
-            raise SiteRefused(f"{offer.site} has another key than its policy says (peers)")
+            raise SiteRefused(
+                f"{offer.site} has another key than its policy says (peers): what `localpower site "
+                f"check` says of the key at {offer.site} belongs there"
+            )
         if not masks.is_signed(public, offer.signature.tobytes(), signed_part(offer)):
             raise SiteRefused(f"the offer of {offer.site} is not signed by it")
         if offer.opened != own.opened:
@@ -92,7 +95,7 @@ def check_ask(policy: Policy, journal: Journal, run: SiteRun, asked: Ask) -> Non
         raise SiteRefused(f"its policy does not allow {name} (tasks)")
     check_understood(task, d)
     if not plain and not isinstance(task, Prepare) and not is_summable(task):
-        raise SiteRefused(f"this {name} is no sum over all sites, and replies are masked")
+        raise SiteRefused(f"this {name} is not a sum over all sites, but replies are masked")
     if asked.bits != run.opened.bits:
         raise SiteRefused("the run was opened with another number of bits")
     if journal.asked(run.id) >= policy.max_rounds:

@@ -224,7 +224,7 @@ class GrpcLink(Link):
     def _admitted(self, auth: Any) -> str:
         """Name the site that has connected, if it is one of ours."""
         if auth.get("ssl_tls_version", [TLS] if ONLY_TLS13 else []) != [TLS]:
-            raise CredentialError("this is not TLS 1.3, which is all that is spoken here")
+            raise CredentialError("this connection is not TLS 1.3, which is required")
         certificate = x509.load_pem_x509_certificate(auth["x509_pem_cert"][0])
         name = name_of(certificate)
         member = self.file.sites.get(name)

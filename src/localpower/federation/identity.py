@@ -131,7 +131,7 @@ def _member(path: Path, name: str, entry: Any) -> Member:
     for pin in pins:
         if not re.fullmatch(r"sha256:[0-9a-f]{64}", str(entry[pin])):
             raise ValueError(
-                f"{path}: {pin} = {entry[pin]!r} of {name} is no pin; it is written sha256:... "
+                f"{path}: {pin} = {entry[pin]!r} of {name} is not a pin; write sha256:... "
                 "with 64 digits, as in the file that init made"
             )
     return Member(entry["certificate"], entry["identity"])

@@ -31,6 +31,7 @@ from localpower.federation.journal import NAME as JOURNAL
 from localpower.federation.journal import Entry, Journal, printable
 from localpower.federation.masks import SiteKeys
 from localpower.federation.policy import Policy
+from localpower.federation.runs import RUNS, open_runs
 from localpower.federation.stream import METHOD, SERVICE, Assembly, grpc, options, pieces
 
 KEEP_ALIVE = 20.0  # seconds, as of the coordinator
@@ -211,14 +212,40 @@ def join(path: str | os.PathLike[str], say: Say, once: bool = False) -> None:
             agent.close()
 
 
-def checked_policy(path: str | os.PathLike[str]) -> Policy:
-    """Read a policy that a site can take part with; errors say what to write."""
+def new_identity(policy: Policy) -> SiteKeys:
+    """Make another identity key in the place of the old one; runs that are open here are over.
+
+    Raises `EngineError` while the site takes part: it would go on with the old key.
+    """
+    folder, keys = policy.folder / policy.keys, SiteKeys.generate()
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"{folder} is not there: keys = {policy.keys!r} must be the folder of this site's keys"
+        )
+    if (file := policy.folder / JOURNAL).exists():
+        with closing(Journal(file)) as journal:
+            for run in open_runs(policy.folder / RUNS):
+                if not journal.is_over(run.id):
+                    journal.write(Entry("closed", run.id, text="the site has a new identity key"))
+                run.forget()
+    keys.write(folder)
+    return keys
+
+
+def policy_file(path: str | os.PathLike[str]) -> Path:
+    """The file of a policy, also where its folder is named."""
     path = Path(path)
     path = path / POLICY_FILE if path.is_dir() else path
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is not there: name the policy.toml in the folder that the coordinator gave you"
         )
+    return path
+
+
+def checked_policy(path: str | os.PathLike[str]) -> Policy:
+    """Read a policy that a site can take part with; errors say what to write."""
+    path = policy_file(path)
     policy = Policy.read(path)
     if not policy.data:
         raise ValueError(f'{path}: data is not set: write data = "your-file.csv" into it')

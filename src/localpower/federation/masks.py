@@ -54,11 +54,11 @@ class SiteKeys:
     def read(cls, folder: str | os.PathLike[str]) -> SiteKeys:
         """Read the identity that `write` has left in a folder."""
         path = Path(folder, IDENTITY)
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing: `localpower site key` makes one")
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
         if not isinstance(key, Ed25519PrivateKey):
-            raise ValueError(
-                f"{path}: not an Ed25519 key; make one with localpower federation init"
-            )
+            raise ValueError(f"{path}: not an Ed25519 key; `localpower site key` makes one")
         return cls(key.private_bytes_raw())
 
     def write(self, folder: str | os.PathLike[str]) -> Path:

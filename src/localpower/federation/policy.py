@@ -100,7 +100,7 @@ class Policy:
         for name, (check, remedy) in CHECKS.items():
             value = getattr(self, name)
             if not check(value):
-                raise ValueError(f"{name} = {value!r} cannot be: {remedy}")
+                raise ValueError(f"{name} = {value!r} is not valid: {remedy}")
         self.options()
 
     @classmethod
@@ -114,7 +114,9 @@ class Policy:
         known = [entry.name for entry in fields(cls) if entry.name != "folder"]
         for key in found:
             if key not in known:
-                raise ValueError(f"{path}: {key} is no key of a policy: take {', '.join(known)}")
+                raise ValueError(
+                    f"{path}: {key} is not a key of a policy: take some of {', '.join(known)}"
+                )
         if "name" not in found:
             raise ValueError(f'{path}: name is missing: add name = "…", as the others call you')
         values: dict[str, Any]
@@ -184,7 +186,7 @@ def _private(found: Any) -> Private:
     wanted = [entry.name for entry in fields(Private)]
     if not isinstance(found, dict) or sorted(found) != sorted(wanted):
         raise ValueError(
-            f"privacy = {found!r} cannot be: give "
+            f"privacy = {found!r} is not valid: give "
             "privacy = {epsilon = 1.0, delta = 1e-6, clip = 1.0}"
         )
     return Private(**found)

@@ -18,7 +18,7 @@ from localpower.core.gaussian import MOST_SIGMA
 from localpower.core.ledger import names, parts
 from localpower.core.rounding import UNITS, finite
 from localpower.federation.messages import MOST_SITES
-from localpower.worker.private_tasks import NoisedGram, NoisedProduct
+from localpower.worker.private_tasks import NoisedGram, NoisedProduct, NoisedSteps
 from localpower.worker.sum_tasks import SmallGram, Spread, Sums
 from localpower.worker.sums import word_shape
 from localpower.worker.tasks import (
@@ -42,6 +42,10 @@ MOST_EXPONENT = 2200  # of a power of two that columns are multiplied by
 
 def _is_flag(value: Any, d: int) -> bool:
     return type(value) is bool
+
+
+def _is_false(value: Any, d: int) -> bool:
+    return value is False
 
 
 def _is_number(value: Any, d: int) -> bool:
@@ -93,6 +97,10 @@ def _is_longer_basis(value: Any, d: int) -> bool:
     return _is_array(value) and value.ndim == 2 and d <= len(value) <= d + 1 and _unit(value)
 
 
+def _is_unit_basis(value: Any, d: int) -> bool:
+    return _is_longer_basis(value, d) and len(value) == d
+
+
 def _unit(value: Any) -> bool:
     known = value.dtype.kind == "f" and 0 < value.shape[1] <= len(value)
     return known and bool((np.abs(value) <= 1).all())
@@ -124,7 +132,8 @@ FIELDS: dict[type, tuple[Check, ...]] = {  # in the order of the fields
     ),
     NoisedGram: _noised,
     NoisedProduct: (*_noised, _is_longer_basis),
-    Describe: (_is_flag, lambda value, d: value is False),  # a checksum would confirm guesses
+    NoisedSteps: (*_noised[:2], _within(1, 1), _is_false, _is_unit_basis, _steps),
+    Describe: (_is_flag, _is_false),  # a checksum would confirm guesses
     Triangle: (_is_basis, _is_flag, _is_flag, _is_flag),
     LocalTriangle: (),
     TopVectors: (_width, _is_flag),
@@ -150,6 +159,7 @@ COLUMNS: dict[type, Callable[[Any, int], int]] = {
     Refine: lambda task, d: _of(task.block) + _of(task.basis) + 1 + _of(task.probes),
     NoisedGram: lambda task, d: 0,  # privacy has a budget of its own
     NoisedProduct: lambda task, d: 0,
+    NoisedSteps: lambda task, d: 0,
     Describe: lambda task, d: 2 + 2 * task.extremes,
     Triangle: lambda task, d: _of(task.basis) + task.variance,
     LocalTriangle: lambda task, d: d,
@@ -168,7 +178,7 @@ def check_understood(task: Task[Any], d: int) -> None:
     """Refuse a task whose values no coordinator of ours sends."""
     checks = FIELDS.get(type(task))
     if checks is None:
-        raise SiteRefused(f"{type(task).__name__} is nothing that a site answers")
+        raise SiteRefused(f"{type(task).__name__} is not a question that a site answers")
     kind: type = type(task)
     for name, check, value in zip(names(kind), checks, parts(task), strict=True):
         if not check(value, d):

@@ -31,7 +31,7 @@ from localpower.federation.messages import (
 )
 from localpower.federation.recovery import SEALED, seal, split, unseal
 
-SUFFIX = ".json"
+RUNS, SUFFIX = "runs", ".json"  # the folder of a site with its open runs, and the files in it
 STALE = 7 * 24 * 3600.0  # seconds after which a run that was never closed is forgotten
 
 

@@ -43,8 +43,8 @@ class Sites(Federation):
         for name, offer in self._offers.items():
             if pin_of(offer.identity.tobytes()) != self._file.sites[name].identity:
                 raise CredentialError(
-                    f"{name} signs with another key than identity = in {self._file.path} pins; ask "
-                    "it for its key, or make a new federation"
+                    f"{name} signs with another key than identity = in {self._file.path} pins; "
+                    "write what `localpower site check` says of the key at that site there"
                 )
         return blocks
 
@@ -62,6 +62,6 @@ def _await(link: GrpcLink) -> None:
         raise EngineError(
             f"{', '.join(missing)} did not connect to {file.host}:{file.port} within "
             f"{file.wait:g} seconds; each runs localpower site join {missing[0]}/policy.toml with "
-            f"its own folder. To do without a site, remove it from {file.path}; to wait longer, "
+            f"its own folder. To run without a site, remove it from {file.path}; to wait longer, "
             "set wait there"
         )

@@ -34,6 +34,7 @@ data = ""  # WRITE HERE the path of your rows, as "cohort.parquet" or "/data/coh
 # missing = "mean"  # rows with gaps: "drop" leaves them out, "mean" fills them in
 coordinator = "{coordinator}"  # where this site connects to; it opens no port itself
 keys = "keys"  # folder of this site's own keys: secret, never sent
+# `localpower site key policy.toml` makes an identity key that nobody else has ever had
 
 # All that is answered: means and variances, products with a basis, the Gram matrix, proposals; and
 # both with noise, in private runs.

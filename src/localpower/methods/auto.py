@@ -29,12 +29,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Auto(Method):
-    """Takes the cheapest way to the tolerance, and another one where that is too slow.
+    """Takes the cheapest method that reaches the tolerance, and another one if that is too slow.
 
     Parameters
     ----------
     width, wire
-        As of `LocalRitz`. With rounded messages only methods that can round them are considered.
+        As in `LocalRitz`. With rounded messages, only methods that can round them are considered.
     """
 
     width: int | None = width_option()

@@ -37,17 +37,17 @@ class Start:
     Attributes
     ----------
     rank, width : int
-        Vectors that are asked for, and columns to iterate.
+        The number of vectors that the user wants, and of columns to iterate.
     rng : numpy.random.Generator
         For the random start.
     tol : float
-        The sine of the angle that the run wants; 0 where it does all rounds.
+        The sine of the angle to reach; 0 if the run does all rounds.
     doubt : Doubt or None
         When to send probes of what may be hidden, if they are wanted.
     state : State or None
-        To go on from: that of a checkpoint, or the basis of an earlier result.
+        The state to continue from: that of a checkpoint, or the basis of an earlier result.
     share : Share or None
-        What the components are to explain; `rank` is a guess then.
+        The share that the components must explain; `rank` is then a guess.
     """
 
     rank: int
@@ -86,13 +86,13 @@ def option(
     Parameters
     ----------
     default
-        Its value where nothing is given.
+        The value if none is given.
     help : str
         One line for the command line and for errors.
     check : callable
-        ``check(name, value)`` returns the value that is kept, or raises an error with the remedy.
+        ``check(name, value)`` returns the value to keep, or raises an error with the remedy.
     parse : callable
-        Makes a value of a text, as in ``"local_power:steps=4"``.
+        Turns a text, as in ``"local_power:steps=4"``, into a value.
     """
     return field(default=default, metadata={"help": help, "check": check, "parse": parse})
 
@@ -104,13 +104,13 @@ def choice(default: str, known: Mapping[str, Any] | tuple[str, ...], help: str) 
 
 def width_option() -> Any:
     """Columns that are iterated."""
-    help = "columns that are iterated, at least the rank (by default the rank, or 5 more)"
+    help = "number of columns to iterate, at least the rank (the rank, or 5 more)"
     return option(None, help, lambda n, v: v if v is None else whole(n, v), int)
 
 
 def wire_option() -> Any:
     """What numbers are rounded to in messages, wherever that does not limit what is reached."""
-    return choice("float64", tuple(UNITS), "type that numbers are rounded to in messages")
+    return choice("float64", tuple(UNITS), "type that messages are rounded to")
 
 
 class Method(ABC):
@@ -123,7 +123,7 @@ class Method(ABC):
     about : str
         One line for tables and help.
     iterates : bool
-        Whether it goes on until something stops it.
+        Whether it continues until something stops it.
     certifies : bool
         Whether its states always carry a certificate, tolerance or not.
     sends_probes : bool
@@ -133,20 +133,20 @@ class Method(ABC):
     squares : bool
         Whether it sees squares of singular values only, and so half of their digits.
     only_sums : bool
-        Whether it works where only sums of replies may be seen.
+        Whether it works on engines that show only sums of replies.
     reuses : bool
-        Whether it converges with products of some shards that are turned from earlier rounds.
+        Whether it converges if products of some shards are reused from earlier rounds.
     automatic : bool
         Whether the automatic choice considers it.
     grows : bool
-        Whether it can find as many components as explain a share: its states know how to go on with
-        more (`State.grown`), or it counts them itself (`Start.share`).
+        Whether it can find how many components explain a share: its states can continue with more
+        (`State.grown`), or it counts them itself (`Start.share`).
     state_type : type
-        The class of its states, which a checkpoint is made into.
+        The class of its states, which checkpoints restore.
     planned : dict
-        Options with which a plan shows it.
+        The options that a plan shows it with.
     compared : tuple of dict
-        Options with which a comparison shows it if no method is named.
+        The options that a comparison shows it with, if no method is named.
     """
 
     __slots__ = ()

@@ -59,7 +59,7 @@ def _align() -> Any:
 
 
 def _align_at() -> Any:
-    return choice("server", PLACES, "where that is done")
+    return choice("server", PLACES, "where they are aligned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class LocalPower(Method):
         ``"server"`` aligns to the largest shard's basis, as in the paper; ``"worker"`` to the
         broadcast basis, which halves the upload and lets the engine add on the way.
     width : int, optional
-        Columns that are iterated, r, at least the rank. By default the rank, or 5 more where a
-        tolerance is given.
+        Number of columns to iterate, r, at least the rank. By default the rank, or 5 more with a
+        tolerance.
     wire : {"float64", "float32", "bfloat16"}
-        What numbers are rounded to in messages, wherever that does not limit what is reached.
+        The type that messages are rounded to, wherever that does not limit the result.
 
     Examples
     --------

@@ -134,21 +134,21 @@ class LocalRitz(_Ritz):
     Parameters
     ----------
     proposal : str
-        What the next block is made from: residuals that are corrected by what was merged,
-        ``"model"``; residuals as they are, ``"residual"``; local work of one shard or all,
-        ``"anchor"`` or ``"all"``, or both of the last, as in ``"anchor+residual"``.
+        How the next block is made. ``"model"``: from residuals, corrected with the merged factors.
+        ``"residual"``: from residuals alone. ``"anchor"`` or ``"all"``: from local work of one
+        shard or all, also together with residuals, as in ``"anchor+residual"``.
     steps : int
         Local steps of a proposal.
     start : {"merged", "random"}
         ``"merged"`` begins with the leading eigenvectors of all shards, which saves rounds and
-        often proves that nothing is missed; ``"merged:200"`` takes 200 of each shard instead of 16
-        times the rank. More save rounds and prove more, fewer save bytes. Where there are few
-        columns, so that four rounds would send as much, shards send all they have.
+        often proves that nothing is missed. ``"merged:200"`` takes 200 of each shard instead of 16
+        times the rank. More of them save rounds and prove more; fewer save bytes. With so few
+        columns that four rounds would send as much, shards send all they have.
     width : int, optional
-        Columns that are iterated, r, at least the rank; by default 5 more.
+        Number of columns to iterate, r, at least the rank; by default 5 more.
     wire : {"float64", "float32", "bfloat16"}
-        How messages are rounded, wherever that does not limit what is reached: each column takes as
-        many bytes as it needs, ``"float32"`` mostly costs no round, ``"bfloat16"`` one.
+        How to round messages, wherever that does not limit the result. Each column takes as many
+        bytes as it needs; ``"float32"`` mostly costs no round, ``"bfloat16"`` one.
     """
 
     proposal: str = choice("model", PROPOSALS, "what the next block is made from")

@@ -115,7 +115,7 @@ def data_set(name: str) -> DataSet:
     'the full set has 4177 rows, the paper lists 2114'
     """
     if name not in DATA_SETS:
-        raise ValueError(f"unknown data set {name!r}; known are {', '.join(DATA_SETS)}")
+        raise ValueError(f"unknown data set {name!r}; the known ones are {', '.join(DATA_SETS)}")
     return DATA_SETS[name]
 
 

@@ -225,7 +225,9 @@ def kind_of(path: Path) -> Kind:
     if path.is_dir() and not any((path / name).exists() for name in ZARR):
         raise ValueError(f"out={str(path)!r} is a folder; give the name of a file")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"out={str(path)!r}: there is no folder {path.parent}; make it")
+        raise FileNotFoundError(
+            f"out={str(path)!r}: the folder {path.parent} does not exist; make it first"
+        )
     return kind
 
 

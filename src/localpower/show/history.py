@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from localpower.core.ledger import Record
-from localpower.core.text import duration, few, frame, html_table, size, table
+from localpower.core.text import counted, duration, few, frame, html_table, size, table
 from localpower.show.summary import in_short
 
 HEAD = ("round", "local steps", "up", "down", "time", "angle at most", "residual", "how sure")
@@ -16,6 +16,9 @@ class History(tuple[Record, ...]):
     """The rounds of a run: a tuple of `Record` that prints as a table."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<History of {counted(len(self), 'round')}>"
 
     def __str__(self) -> str:
         return table(HEAD, self._lines())

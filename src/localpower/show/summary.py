@@ -55,7 +55,7 @@ def output_path(path: str | PathLike[str], what: str, suffixes: tuple[str, ...])
             f"{target}: {what} is written as {' or '.join(suffixes)}; give such a name"
         )
     if not target.parent.is_dir():
-        raise ValueError(f"{target}: there is no folder {target.parent}; make it first")
+        raise ValueError(f"{target}: the folder {target.parent} does not exist; make it first")
     return target
 
 
@@ -304,6 +304,14 @@ def privacy_lines(label: Mapping[str, Any]) -> list[str]:
     if label["releases"] > 1:
         told = f"noised {label['release']} were told {label['releases']} times"
     shares = f"noise of {label['honest']} of {counted(label['sites'], 'shard')}"
+    means = f"{told}, with a deviation of {label['sigma']:.3g} by the {shares}."
+    if "baseline" in label:
+        means = (
+            f"each of {counted(label['sites'], 'shard')} added noise with a deviation of "
+            f"{label['sigma']:.3g} to each of its own {counted(label['releases'], 'product')}: ε "
+            "and δ also hold for whoever sees the messages of single shards. This is "
+            f"{label['baseline']}; release='matrix' needs less noise."
+        )
     bound = "No bound of the angle to the true components is known: noise may hide them."
     if label["angle"] is not None:
         bound = (
@@ -312,8 +320,7 @@ def privacy_lines(label: Mapping[str, Any]) -> list[str]:
         )
     return [
         f"private: ε = {label['epsilon']:g}, δ = {label['delta']:g} for {label['neighbours']}",
-        f"Rows have norm {label['clip']:g} at most; {told}, with a deviation of "
-        f"{label['sigma']:.3g} by the {shares}.",
+        f"Rows have norm {label['clip']:g} at most; {means}",
         bound,
     ]
 

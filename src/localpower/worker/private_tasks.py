@@ -12,17 +12,19 @@ others tell the number of rows and their sum, in the same release.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from localpower.core.alignment import procrustes
 from localpower.core.errors import DataError
 from localpower.core.gaussian import Integers, Stream, discrete_gaussian, halved
-from localpower.core.linalg import Addend, Array
+from localpower.core.linalg import Addend, Array, orth
 from localpower.core.ring import Words
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.replies import unpacked
@@ -159,6 +161,37 @@ class NoisedProduct(Noised):
     def noise(self, columns: int, stream: Stream, times: int = 1) -> Integers:
         y = discrete_gaussian(self.sigma, times * self.basis.size, stream)
         return y.reshape(times, self.basis.size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoisedSteps(NoisedProduct):
+    """`steps` local power iterations from a basis Z, (d, r), with noise in the product of each.
+
+    A shard goes on from what it has noised. Each product is a release of its own, and needs all of
+    its noise at once: that of other shards comes too late, so `honest` does not count. The reply is
+    the last product, turned towards Z.
+    """
+
+    steps: int
+
+    @property
+    def mu(self) -> float:
+        """That of all products of this shard together."""
+        return sqrt(self.steps) * SENSITIVITY / self.sigma
+
+    def releases(self, matrix: LocalMatrix, noise: Integers) -> Iterator[tuple[Array, Integers]]:
+        """Each basis, and its product with a row of the noise: all that is learned from rows."""
+        Z, Y = self.basis, None
+        for each in noise:
+            Z = Z if Y is None else np.clip(orth(Y.astype(np.float64)), -1.0, 1.0)
+            Y = (replace(self, basis=Z).exact(matrix) + each).reshape(Z.shape)
+            yield Z, Y
+
+    def noised(self, matrix: LocalMatrix, stream: Stream) -> NoisedSum:
+        noise = self.noise(matrix.shape[1], stream, self.steps)
+        Z, Y = deque(self.releases(matrix, noise), maxlen=1).pop()
+        turned = np.rint(Y @ procrustes(Z, self.basis)).astype(np.int64)
+        return NoisedSum(turned.ravel().view(np.uint64))
 
 
 def longest(center: bool) -> int:

@@ -58,7 +58,8 @@ MESSAGES: dict[str, type] = {
         *(tasks.LeadingFactor, replies.LowRank),
         *(sum_tasks.Sums, sum_tasks.Spread, sum_tasks.SmallGram),
         *(sum_tasks.ColumnSums, sum_tasks.SmallSum),
-        *(private_tasks.NoisedGram, private_tasks.NoisedProduct, private_tasks.NoisedSum),
+        *(private_tasks.NoisedGram, private_tasks.NoisedProduct, private_tasks.NoisedSteps),
+        private_tasks.NoisedSum,
         *(Shard, Stored, StoredCSR, Ledger, Round),
     )
 }

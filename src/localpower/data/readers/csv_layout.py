@@ -65,7 +65,7 @@ def find_layout(path: Path, options: Options) -> Layout:
     if names is not None:
         refuse_twins(names, chosen, path)
     if not chosen:
-        raise DataError(f"{path}: no column is left of {len(first)}; drop fewer, or take others")
+        raise DataError(f"{path}: none of the {len(first)} columns is left; drop fewer")
     dtype = options.work_type()
     header = number if has_names else 0
     layout = Layout(path, delimiter, names, header, len(first), chosen, label, dtype, options.gaps)

@@ -100,7 +100,7 @@ def refuse_file(path: Path, suffix: str, start: bytes) -> None:
     binary = b"\0" in start or start.startswith((b"PK", b"\x80", b"\xd0\xcf", b"%PDF", b"ORC"))
     if binary or suffix in ALWAYS or start.lstrip().startswith(MARKUP):
         what, remedy = FILES[suffix]
-        raise DataError(f"{path} is {what}, which is not read here; {remedy}")
+        raise DataError(f"{path} is {what}, which cannot be read; {remedy}")
 
 
 def refuse_object(data: Any, name: str) -> None:

@@ -37,6 +37,7 @@ KINDS = {
     ("dask.dataframe", "DataFrame"): "dask frame",
     ("dask_expr", "DataFrame"): "dask frame",
 }
+FEW, SEEN = 4, 1 << 27  # chunks, and bytes of dense rows, that are enough to look at
 
 
 def is_frame(data: Any) -> bool:
@@ -68,6 +69,33 @@ def frame_blocks(data: Any, options: Options, where: str = "data") -> Iterator[B
 def is_lazy_frame(data: Any) -> bool:
     """Tell an array or a frame of Dask."""
     return (_kind(data) or "").startswith("dask")
+
+
+def some_chunks(data: Any, rows: int) -> tuple[Any, float]:
+    """A few chunks from all over a Dask array or frame, of so many rows together or more.
+
+    Also returns how many times as many rows there are in all. Where chunks do not tell their
+    lengths, the first is computed, and the others are taken to be alike.
+    """
+    if data.ndim != 2 or not float(data.shape[1]).is_integer():
+        return data, 1.0  # which is refused when it is opened
+    frame = _kind(data) == "dask frame"
+    known = not frame and float(data.shape[0]).is_integer()
+    total = data.npartitions if frame else data.numblocks[0]
+    sizes = np.array(data.chunks[0] if known else [_first_length(data)] * total)
+    wanted = max(rows, SEEN // (8 * max(1, int(data.shape[1]))))
+    count = max(FEW, -(-wanted * total // max(1, int(sizes.sum()))))
+    if count >= total:
+        return data, 1.0
+    taken = np.linspace(0, total - 1, count).round().astype(int).tolist()
+    part = data.partitions[taken] if frame else data.blocks[taken]
+    return part, float(sizes.sum() / max(1, sizes[taken].sum()))
+
+
+def _first_length(data: Any) -> int:
+    """Rows of the first chunk, counted where it is made."""
+    first = np.ravel(data.to_delayed())[0]
+    return int(sys.modules["dask"].delayed(np.shape)(first).compute()[0])
 
 
 def frame_names(data: Any) -> tuple[str, ...] | None:
