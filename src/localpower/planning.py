@@ -312,8 +312,7 @@ class Known:
             most = guessed(rank, *shape)
             values, basis, trace = spectrum(source, most, center, scale, rows)
             count = _counted(rank, values, trace) if isinstance(rank, float) else most
-            sizes = shard_sizes(source, workers, at_once, rows)
-            stored = bytes_per_pass(source)
+            sizes, stored = shard_sizes(source, workers, at_once, rows), bytes_per_pass(source)
             if rows > source.rows and entries * source.dtype.itemsize > source.memory:
                 stored = float(entries * source.dtype.itemsize)
             kept = source.dtype, source.memory
