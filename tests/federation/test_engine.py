@@ -264,6 +264,12 @@ CHANGES = {
     "twice": lambda link, name, raw: iter([(name, raw)] * 2),
     "torn": lambda link, name, raw: iter([(name, raw[:-5])]),
     "flipped": lambda link, name, raw: iter([(name, flipped(raw))]),
+    "with other names": lambda link, name, raw: iter(
+        [(name, to_frame(replace(said(raw), names=("a", "b"))))]
+    ),
+    "with other shares": lambda link, name, raw: iter(
+        [(name, to_frame(replace(said(raw), shares=said(raw).shares ^ np.uint8(1))))]
+    ),
     "of another site": lambda link, name, raw: iter([("north", raw)]),
     "a stale refusal first": lambda link, name, raw: iter(
         [(name, to_frame(Refusal(name, "old", "ab" * 16, 1))), (name, raw)]
@@ -272,7 +278,9 @@ CHANGES = {
 
 
 FAULTS = [
-    *((change, "strict", phase) for change in CHANGES for phase in (OpenRun, Roster, Ask)),
+    *((change, "strict", phase) for change in CHANGES if "with" not in change
+      for phase in (OpenRun, Roster, Ask)),
+    ("with other names", "strict", OpenRun), ("with other shares", "recovery", Reveal),
     *((change, "off", phase) for change in ("lost", "flipped") for phase in (OpenRun, Ask)),
     *((change, "recovery", phase) for change in ("lost", "twice") for phase in (Ask, Reveal)),
     ("flipped", "recovery", Ask), ("flipped", "recovery", Reveal),
@@ -344,6 +352,25 @@ def test_an_answer_that_another_has_signed_is_not_taken(tmp_path):
     engine.trace = 1e6
     agents[1].keys = agents[2].keys
     with pytest.raises(WorkerLost, match="south"):
+        engine.sum(PowerSteps(BASIS, 1))
+
+
+@pytest.mark.parametrize("secure", ["strict", "recovery"])
+@pytest.mark.parametrize("part", ["words", "sealed"])
+def test_an_answer_of_another_size_is_not_added(tmp_path, monkeypatch, secure, part):
+    """Its site has signed it: one word would be added to all, one byte of a share to each."""
+    agents = sites(tmp_path, thirds())
+    engine = opened(agents, secure=secure)
+    engine.trace = 1e6
+    real = agents[1]._answer
+
+    def changed(*given):
+        answer = real(*given)
+        size = 1 if part == "words" or secure == "recovery" else 7
+        return replace(answer, **{part: np.ones(size, getattr(answer, part).dtype)})
+
+    monkeypatch.setattr(agents[1], "_answer", changed)
+    with pytest.raises(WorkerLost, match="no right answer came from south"):
         engine.sum(PowerSteps(BASIS, 1))
 
 

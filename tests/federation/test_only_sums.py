@@ -90,7 +90,7 @@ def test_columns_that_are_too_large_are_refused_with_the_remedy():
         lp.pca(rows() * 1e150, 3, workers=3, engine="ring")
 
 
-@pytest.mark.parametrize("scale", [1e-39, 1e-60, 1e-170, 1e-310])
+@pytest.mark.parametrize("scale", [1e-37, 1e-39, 1e-60, 1e-170, 1e-310])
 @pytest.mark.parametrize("parts", [1, 3, 33])
 def test_columns_whose_squares_would_be_lost_are_refused_with_the_remedy(scale, parts):
     """Their trace was too small, and what it cannot hide was called proven."""
