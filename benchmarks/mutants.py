@@ -96,7 +96,7 @@ ONLY_SUMS = (
     FEDERATION("only_sums"),
     "-k",
     "few_bits or lost_are or not_vary or large_mean or (elsewhere and gram) or itself or not_finite "
-    "or usual_size",
+    "or usual_size or more_digits",
 )
 IDENTITY = (FEDERATION("identity"),)
 CREDENTIALS = (FEDERATION("credentials"), "-k", "not somebody_else and not never_was")
@@ -1586,7 +1586,8 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("site in left and site not in asked.came and self._fits", "site in left and self._fits"),
         ("self._fits(asked, site, answer):", "isinstance(answer, Answer):"),
         ("if named != (self._run, asked.number, site, asked.digest):", "if named[:3] != (self._run, asked.number, site):"),
-        ("if named != (self._run, asked.number, site, asked.digest):", "if named[3] != asked.digest:"),
+        ("if named != (self._run, asked.number, site, asked.digest):", "if named[3] != asked.digest:",
+         "run and round are in the frame whose hash this is, and the signature is that of the site"),
         ("sized = answer.words.shape == wanted and answer.sealed.shape == (shares,)", "sized = answer.sealed.shape == (shares,)"),
         ("sized = answer.words.shape == wanted and answer.sealed.shape == (shares,)", "sized = answer.words.shape == wanted"),
         ("return sized and _is_signed(answer, self._offers[site])", "return sized"),
@@ -1766,7 +1767,8 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ]),
     ("worker/sum_tasks.py", ONLY_SUMS, [
         ("LEAST_SPREAD = 2.0 ** (10 - UNIT_BITS // 2)", "LEAST_SPREAD = 2.0 ** (-UNIT_BITS // 2)"),
-        ("np.ldexp(stats.mean + stats.rest, stats.exponent)", "np.ldexp(stats.mean, stats.exponent)"),
+        ("np.ldexp(stats.mean + stats.rest, stats.exponent)", "np.ldexp(stats.mean, stats.exponent)",
+         "the rest is less than the last digit of the mean, and `Spread` tells what is missing"),
         ("delta = own + np.ldexp(stats.rest, stats.exponent)", "delta = own"),
         ("        _check_spread(stats, mean, delta)\n", ""),
         ("squares + stats.rows * np.square(delta))", "squares)"),

@@ -108,6 +108,27 @@ def test_a_run_that_a_line_of_the_policy_forbids_is_refused(tmp_path, line):
     assert lines(north, "refused")[-1].text.startswith(reason)
 
 
+READING = {
+    "key": ({"data": "two.npz", "key": "third"}, "holds first, second"),
+    "zero_based": ({"data": "rows.svm", "zero_based": False}, "an index 0 occurs"),
+    "delimiter": ({"data": "rows.csv", "delimiter": ";"}, "no numbers in column 0"),
+}
+
+
+@pytest.mark.parametrize("line", READING)
+def test_data_that_are_not_as_a_line_of_the_policy_says_are_refused(tmp_path, line):
+    how, why = READING[line]
+    north = again(sites(tmp_path, thirds())[0], **how)
+    table = rows(120, d=3)
+    np.savez(tmp_path / "north" / "two.npz", first=table, second=table)
+    text = "\n".join("1 " + " ".join(f"{j}:{x}" for j, x in enumerate(row)) for row in table)
+    (tmp_path / "north" / "rows.svm").write_text(text)
+    np.savetxt(tmp_path / "north" / "rows.csv", table, delimiter=",")
+    run = OpenRun("ab" * 16, "1", NAMES, "strict", 60)
+    assert "its data cannot be read" in refusal(north.answer(to_frame(run)))
+    assert why in lines(north, "refused")[-1].text
+
+
 NARROW = PowerSteps(BASIS, 1)
 ASKING = {
     "tasks": ({"tasks": ("Sums",)}, NARROW, "does not allow PowerSteps"),

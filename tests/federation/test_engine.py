@@ -298,6 +298,7 @@ def test_faults_on_the_way_cost_nothing_but_another_question(tmp_path, change, s
     link = Unsteady(agents, on(phase, "south", CHANGES[change]))
     found = lp.pca("sites", 2, "dpi", engine=Federation(link, secure=secure), **how)
     np.testing.assert_array_equal(found.components, usual.components)
+    assert found.run["names"] == usual.run["names"]
     assert found.run["participation"]["label"] in ("complete", "waited")
     if phase is not Reveal:
         assert {agent.journal.columns for agent in agents} == {agents[0].journal.columns}
@@ -329,6 +330,17 @@ def test_an_answer_to_a_damaged_question_is_not_added(tmp_path):
         engine.sum(task)
     with pytest.raises(SiteRefused, match="another question was answered in this round"):
         engine.sum(task)
+
+
+def test_offers_that_come_in_the_names_of_others_are_not_taken(tmp_path):
+    other = {"north": "south", "south": "north"}
+
+    def exchanged(link, name, raw, message):
+        yield other.get(name, name) if isinstance(message, OpenRun) else name, raw
+
+    link = Unsteady(sites(tmp_path, thirds()), exchanged)
+    with pytest.raises(WorkerLost, match="no right answer came from north, south"):
+        lp.pca("sites", 2, "dpi", engine=Federation(link), max_rounds=1)
 
 
 def test_a_site_that_was_asked_for_another_run_is_named(tmp_path):
