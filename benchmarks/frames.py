@@ -1,6 +1,6 @@
 """Send damaged frames to a site: each must be answered or refused, with little memory.
 
-    python benchmarks/frames.py --count 1000000
+    python benchmarks/frames.py --count 1000000 --jobs 2
 
 Frames of a real run are mutated, byte by byte and in what they say, and given to a site's agent. It
 must reply with a message of its own each time; an exception, or more memory than twice the
@@ -23,8 +23,10 @@ import tracemalloc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +98,10 @@ def sites(folder: Path) -> list[SiteAgent]:
 
 
 def real_frames(agents: list[SiteAgent], run: str = RUN, secure: str = "strict") -> list[bytes]:
-    """Frames of a run, in order; the agents have answered all but that which ends it."""
+    """Frames of a run, in order; the first agent has answered all but that which ends it.
+
+    The others answer only what there is no run without.
+    """
     first = to_frame(OpenRun(run, "1", NAMES, secure, 60, "a run"))
     offers = [from_frame(agent.answer(first), CAP) for agent in agents]
     roster = to_frame(Roster(run, tuple(replace(offer, names=None) for offer in offers)))
@@ -120,11 +125,13 @@ def real_frames(agents: list[SiteAgent], run: str = RUN, secure: str = "strict")
         for n, task in ((1, Sums()), (2, Spread(np.zeros(COLUMNS))))
     ]
     frames = [first, roster, *early, prepare, *asked]
-    replies = [[agent.answer(frame) for frame in frames[1:]] for agent in agents]
-    assert isinstance(from_frame(replies[0][5], CAP), Answer)
+    replies = [agents[0].answer(frame) for frame in frames[1:]]
+    assert isinstance(from_frame(replies[5], CAP), Answer)
     if secure == "recovery":
+        for agent in agents[1:]:
+            agent.answer(roster), agent.answer(prepare)
         frames += opening_frames(agents, run, frames[-2])
-    return [*frames, to_frame(CloseRun(run, "{}")), *replies[0][:6]]
+    return [*frames, to_frame(CloseRun(run, "{}")), *replies[:6]]
 
 
 def opening_frames(agents: list[SiteAgent], run: str, asked: bytes) -> list[bytes]:
@@ -265,17 +272,15 @@ def run_batch(seed: int, batch: int, inputs: int, failures: Path) -> Row:
     most, start = 0, time.perf_counter()
     with tempfile.TemporaryDirectory(dir=_memory()) as folder:
         agents, run_name, seeds = sites(Path(folder)), "none", []
-        tracemalloc.start()
         for number in range(inputs):
             if agents[0].run != run_name:  # a frame has ended it
                 run_name = rng.randbytes(16).hex()
                 seeds = real_frames(agents, run_name, ("strict", "recovery")[batch % 2])
             frame = mutated(seeds, rng)
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
+            tracemalloc.start()  # anew for each frame: to trace what makes frames takes long
             try:
                 kind = type(from_frame(agents[0].answer(frame), 2 * CAP))
-                peak = tracemalloc.get_traced_memory()[1] - before
+                peak = tracemalloc.get_traced_memory()[1]
                 most = max(most, peak)
                 if kind not in KNOWN or peak > 2 * CAP:
                     raise AssertionError(f"{kind}, {peak} bytes")
@@ -283,7 +288,8 @@ def run_batch(seed: int, batch: int, inputs: int, failures: Path) -> Row:
             except Exception:
                 counts["failed"] += 1
                 _save(failures, f"{seed}-{batch}-{number}", frame, traceback.format_exc())
-        tracemalloc.stop()
+            finally:
+                tracemalloc.stop()
         agents[0].journal.verify()
         for agent in agents:
             agent.close()
@@ -302,20 +308,33 @@ def _save(folder: Path, name: str, data: bytes, why: str) -> None:
     (folder / f"{name}.txt").write_text(why, encoding="utf-8")
 
 
-def run(seed: int, count: int, output: Path, failures: Path) -> Iterator[Row]:
-    """Run the batches that the output does not list, and list them."""
+def run(seed: int, count: int, output: Path, failures: Path, jobs: int = 1) -> Iterator[Row]:
+    """Run the batches that the output does not list, and list them as they end."""
     done = {row["batch"] for row in _listed(output, seed)}
-    with open(output, "a", encoding="utf-8", newline="") as stream:
+    left = [
+        (seed, batch, min(BATCH, count - batch * BATCH), failures)
+        for batch in range(-(-count // BATCH))
+        if str(batch) not in done
+    ]
+    with ExitStack() as stack:
+        if jobs > 1:
+            how = {"initializer": warnings.simplefilter, "initargs": ("error",)}
+            pool = stack.enter_context(get_context("spawn").Pool(jobs, **how))
+            rows = pool.imap_unordered(_run_batch, left)
+        else:
+            rows = map(_run_batch, left)
+        stream = stack.enter_context(open(output, "a", encoding="utf-8", newline=""))
         table = csv.DictWriter(stream, [field.name for field in fields(Row)])
         if not stream.tell():
             table.writeheader()
-        for batch in range(-(-count // BATCH)):
-            if str(batch) in done:
-                continue
-            row = run_batch(seed, batch, min(BATCH, count - batch * BATCH), failures)
+        for row in rows:
             table.writerow(asdict(row))
             stream.flush()
             yield row
+
+
+def _run_batch(asked: tuple[int, int, int, Path]) -> Row:
+    return run_batch(*asked)
 
 
 def _listed(output: Path, seed: int) -> list[dict[str, str]]:
@@ -331,14 +350,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, default=HERE / "frames.csv")
     options = parser.parse_args(arguments)
     failures = options.output.with_name(f"{options.output.stem}-failures")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for row in run(options.seed, options.count, options.output, failures):
+        how = options.seed, options.count, options.output, failures, options.jobs
+        for number, row in enumerate(run(*how), start=1):
             if sys.stderr.isatty():
-                line = f"\r{row.batch * BATCH + row.inputs}/{options.count} frames  "
+                line = f"\r{number * row.inputs} more of {options.count} frames  "
                 print(line, end="", file=sys.stderr, flush=True)
     rows = _listed(options.output, options.seed)
     inputs, bad = (sum(int(row[name]) for row in rows) for name in ("inputs", "failures"))

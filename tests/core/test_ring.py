@@ -97,6 +97,15 @@ def test_wide_numbers_that_do_not_fit_are_refused(bad):
         wide_encode([bad])
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_wide_numbers_of_a_thousand_sites_add_up(sign):
+    largest = wide_encode([sign * 2.0**WIDE_EXPONENT])
+    total = wide_encode([0.0])
+    for _ in range(1000):
+        total = wide_add(total, largest)
+    assert wide_decode(total)[0] == sign * 1000 * 2.0**WIDE_EXPONENT
+
+
 @given(st.floats(2.0**-900, 2.0**900))
 def test_the_exponent_of_a_trace_is_above_it_and_not_far(trace):
     assert trace < 2.0 ** exponent_of(trace) <= 2.1 * trace

@@ -108,6 +108,27 @@ def test_a_run_that_a_line_of_the_policy_forbids_is_refused(tmp_path, line):
     assert lines(north, "refused")[-1].text.startswith(reason)
 
 
+READING = {
+    "key": ({"data": "two.npz", "key": "third"}, "holds first, second"),
+    "zero_based": ({"data": "rows.svm", "zero_based": False}, "an index 0 occurs"),
+    "delimiter": ({"data": "rows.csv", "delimiter": ";"}, "no numbers in column 0"),
+}
+
+
+@pytest.mark.parametrize("line", READING)
+def test_data_that_are_not_as_a_line_of_the_policy_says_are_refused(tmp_path, line):
+    how, why = READING[line]
+    north = again(sites(tmp_path, thirds())[0], **how)
+    table = rows(120, d=3)
+    np.savez(tmp_path / "north" / "two.npz", first=table, second=table)
+    text = "\n".join("1 " + " ".join(f"{j}:{x}" for j, x in enumerate(row)) for row in table)
+    (tmp_path / "north" / "rows.svm").write_text(text)
+    np.savetxt(tmp_path / "north" / "rows.csv", table, delimiter=",")
+    run = OpenRun("ab" * 16, "1", NAMES, "strict", 60)
+    assert "its data cannot be read" in refusal(north.answer(to_frame(run)))
+    assert why in lines(north, "refused")[-1].text
+
+
 NARROW = PowerSteps(BASIS, 1)
 ASKING = {
     "tasks": ({"tasks": ("Sums",)}, NARROW, "does not allow PowerSteps"),
@@ -205,6 +226,31 @@ def test_without_masks_policy_and_coordinator_must_agree_and_few_columns_are_tol
     assert refusal(agents[0].answer(ask(run, 3, TopVectors(3))))
 
 
+def test_without_masks_few_rows_count_as_few_columns_do(tmp_path):
+    parts = [rows(24, d=40, seed=i) for i in range(3)]
+    agents = sites(tmp_path, parts, secure_sum="off", min_rows=1)
+    run = begun(agents, secure="off")
+    two = PowerSteps(np.eye(40)[:, :2].copy(), 1)
+    for number in range(1, 6):
+        assert isinstance(said(agents[0].answer(ask(run, number, two))), Answer)
+    assert "half of its rows or columns" in refusal(agents[0].answer(ask(run, 6, two)))
+
+
+def test_columns_that_left_masked_are_not_counted_as_plain_ones(tmp_path):
+    agents = sites(tmp_path, thirds(), secure_sum="optional")
+    for secure in ("strict", "off"):
+        run = begun(agents, secure=secure)
+        for number in (1, 2):
+            assert isinstance(said(agents[0].answer(ask(run, number, NARROW))), Answer)
+    assert (agents[0].journal.columns, agents[0].journal.plain_columns) == (8, 4)
+
+
+def test_as_many_rows_as_the_policy_asks_for_are_enough(tmp_path):
+    agents = sites(tmp_path, thirds(), min_rows=150)
+    assert min(len(part) for part in thirds()) == 150
+    begun(agents)
+
+
 def test_a_checksum_of_rows_is_not_told(tmp_path):
     agents = sites(tmp_path, thirds(), secure_sum="off", tasks=("Describe",))
     run = begun(agents, secure="off")
@@ -251,6 +297,37 @@ def test_other_numbers_never_leave_under_the_same_mask(tmp_path):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # looks the same from outside
     north = again(agents[0])
     assert "no longer what they were" in refusal(north.answer(frame))
+
+
+def test_a_new_run_is_on_the_rows_as_they_are_then(tmp_path):
+    agents = sites(tmp_path, thirds(), secure_sum="off")
+    run = begun(agents, secure="off")
+    prepare = ask(run, 1, PREPARE)
+    assert isinstance(said(agents[0].answer(prepare)), Answer)
+    shifted = said(agents[0].answer(ask(run, 2, NARROW, prepared=digest_of(prepare))))
+    part = thirds()[0] - 3.0
+    np.testing.assert_allclose(shifted.reply.product, part.T @ (part @ BASIS), rtol=1e-9)
+    other = rows(300, seed=9)
+    np.save(tmp_path / "north" / "rows.npy", other)
+    plain = said(agents[0].answer(ask(begun(agents, secure="off"), 1, NARROW)))
+    np.testing.assert_allclose(plain.reply.product, other.T @ (other @ BASIS), rtol=1e-12)
+
+
+def test_a_question_that_failed_by_chance_is_answered_later_and_charged_once(tmp_path, monkeypatch):
+    agents = sites(tmp_path, thirds())
+    frame = ask(begun(agents), 1, NARROW)
+
+    def fails(task, matrix):
+        raise MemoryError
+
+    with monkeypatch.context() as full:
+        full.setattr(PowerSteps, "__call__", fails)
+        assert isinstance(said(agents[0].answer(frame)), Failure)
+    reply = agents[0].answer(frame)
+    assert isinstance(said(reply), Answer)
+    assert agents[0].answer(frame) == reply
+    assert agents[0].journal.columns == 2
+    assert [len(lines(agents[0], kind)) for kind in ("failed", "answered")] == [1, 1]
 
 
 def test_errors_tell_nothing_of_rows_values_or_files(tmp_path):
@@ -665,6 +742,19 @@ def test_secrets_of_a_stale_or_damaged_run_are_removed(tmp_path):
     south = again(agents[1])
     assert not other.exists()
     assert "over" in refusal(south.answer(ask(run, 1, NARROW)))
+
+
+def test_a_run_that_was_closed_stays_so_where_its_secrets_were_left(tmp_path):
+    """As by a site that was killed between the line of its journal and the removal."""
+    agents = sites(tmp_path, thirds())
+    run = begun(agents)
+    path = tmp_path / "north" / "runs" / f"{run}.json"
+    kept = path.read_bytes()
+    agents[0].answer(to_frame(CloseRun(run, "{}")))
+    path.write_bytes(kept)
+    north = again(agents[0])
+    assert not path.exists()
+    assert "over" in refusal(north.answer(ask(run, 1, NARROW)))
 
 
 def test_secrets_that_a_killed_site_had_half_written_are_removed(tmp_path):

@@ -179,6 +179,39 @@ def test_a_question_that_fails_is_charged_too(tmp_path):
     assert "more than the run was opened for" in refusal(agents[0].answer(ask(run, 2, matrix())))
 
 
+def test_a_question_that_failed_by_chance_spends_once_when_it_is_asked_again(tmp_path, monkeypatch):
+    agents = sites(tmp_path, parts(), **HOW)
+    question = ask(begun(agents, privacy=ASKED), 1, matrix())
+
+    def fails(task, matrix):
+        raise MemoryError
+
+    with monkeypatch.context() as full:
+        full.setattr(NoisedGram, "exact", fails)
+        assert type(said(agents[0].answer(question))).__name__ == "Failure"
+    assert isinstance(said(agents[0].answer(question)), Answer)
+    assert agents[0].journal.mu == pytest.approx(mu_of(1.0, 1e-6), rel=1e-6)
+
+
+def test_every_question_of_a_run_has_noise_of_its_own(tmp_path):
+    """The same noise twice would cancel in a difference."""
+    engine = engine_of(sites(tmp_path, parts(), **HOW))
+    engine._privacy = ASKED
+    engine.adopt("sites", None)
+    engine.columns, engine.rows = 6, [1] * 3
+    asked = [NoisedProduct(1.0, enough(releases=2), 3, True, BASIS) for _ in range(2)]
+    first, second = (engine.sum(task).words for task in asked)
+    assert (first != second).all()
+
+
+def test_a_budget_that_was_cut_in_mid_run_is_kept(tmp_path):
+    agents = sites(tmp_path, parts(), **HOW)
+    run = begun(agents, privacy=ASKED)
+    agents[0] = again(agents[0], privacy=Private(0.5, 1e-6, 1.0))
+    assert "budget is epsilon = 0.5" in refusal(agents[0].answer(ask(run, 1, matrix())))
+    assert agents[0].journal.mu == 0
+
+
 REFUSED_RUNS = {
     "no budget": ({"privacy": None}, {}, "no privacy budget"),
     "not private": ({}, {"privacy": None}, "private runs only"),

@@ -264,6 +264,12 @@ CHANGES = {
     "twice": lambda link, name, raw: iter([(name, raw)] * 2),
     "torn": lambda link, name, raw: iter([(name, raw[:-5])]),
     "flipped": lambda link, name, raw: iter([(name, flipped(raw))]),
+    "with other names": lambda link, name, raw: iter(
+        [(name, to_frame(replace(said(raw), names=("a", "b"))))]
+    ),
+    "with other shares": lambda link, name, raw: iter(
+        [(name, to_frame(replace(said(raw), shares=said(raw).shares ^ np.uint8(1))))]
+    ),
     "of another site": lambda link, name, raw: iter([("north", raw)]),
     "a stale refusal first": lambda link, name, raw: iter(
         [(name, to_frame(Refusal(name, "old", "ab" * 16, 1))), (name, raw)]
@@ -272,7 +278,9 @@ CHANGES = {
 
 
 FAULTS = [
-    *((change, "strict", phase) for change in CHANGES for phase in (OpenRun, Roster, Ask)),
+    *((change, "strict", phase) for change in CHANGES if "with" not in change
+      for phase in (OpenRun, Roster, Ask)),
+    ("with other names", "strict", OpenRun), ("with other shares", "recovery", Reveal),
     *((change, "off", phase) for change in ("lost", "flipped") for phase in (OpenRun, Ask)),
     *((change, "recovery", phase) for change in ("lost", "twice") for phase in (Ask, Reveal)),
     ("flipped", "recovery", Ask), ("flipped", "recovery", Reveal),
@@ -290,6 +298,7 @@ def test_faults_on_the_way_cost_nothing_but_another_question(tmp_path, change, s
     link = Unsteady(agents, on(phase, "south", CHANGES[change]))
     found = lp.pca("sites", 2, "dpi", engine=Federation(link, secure=secure), **how)
     np.testing.assert_array_equal(found.components, usual.components)
+    assert found.run["names"] == usual.run["names"]
     assert found.run["participation"]["label"] in ("complete", "waited")
     if phase is not Reveal:
         assert {agent.journal.columns for agent in agents} == {agents[0].journal.columns}
@@ -323,6 +332,17 @@ def test_an_answer_to_a_damaged_question_is_not_added(tmp_path):
         engine.sum(task)
 
 
+def test_offers_that_come_in_the_names_of_others_are_not_taken(tmp_path):
+    other = {"north": "south", "south": "north"}
+
+    def exchanged(link, name, raw, message):
+        yield other.get(name, name) if isinstance(message, OpenRun) else name, raw
+
+    link = Unsteady(sites(tmp_path, thirds()), exchanged)
+    with pytest.raises(WorkerLost, match="no right answer came from north, south"):
+        lp.pca("sites", 2, "dpi", engine=Federation(link), max_rounds=1)
+
+
 def test_a_site_that_was_asked_for_another_run_is_named(tmp_path):
     """A bit of the opening was turned on the way."""
     agents = sites(tmp_path, thirds())
@@ -344,6 +364,25 @@ def test_an_answer_that_another_has_signed_is_not_taken(tmp_path):
     engine.trace = 1e6
     agents[1].keys = agents[2].keys
     with pytest.raises(WorkerLost, match="south"):
+        engine.sum(PowerSteps(BASIS, 1))
+
+
+@pytest.mark.parametrize("secure", ["strict", "recovery"])
+@pytest.mark.parametrize("part", ["words", "sealed"])
+def test_an_answer_of_another_size_is_not_added(tmp_path, monkeypatch, secure, part):
+    """Its site has signed it: one word would be added to all, one byte of a share to each."""
+    agents = sites(tmp_path, thirds())
+    engine = opened(agents, secure=secure)
+    engine.trace = 1e6
+    real = agents[1]._answer
+
+    def changed(*given):
+        answer = real(*given)
+        size = 1 if part == "words" or secure == "recovery" else 7
+        return replace(answer, **{part: np.ones(size, getattr(answer, part).dtype)})
+
+    monkeypatch.setattr(agents[1], "_answer", changed)
+    with pytest.raises(WorkerLost, match="no right answer came from south"):
         engine.sum(PowerSteps(BASIS, 1))
 
 

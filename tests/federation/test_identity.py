@@ -1,5 +1,6 @@
 """Keys, certificates and files of a new federation."""
 
+import shutil
 import stat
 import tomllib
 from dataclasses import fields
@@ -7,10 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from real_sites import free_port
 
+from localpower.federation import identity
 from localpower.federation.identity import (
     CredentialError,
     FederationFile,
@@ -76,14 +80,16 @@ def test_pins_are_those_of_the_keys(folder):
     for name in NAMES:
         keys = folder / name / "keys"
         assert file.sites[name].certificate == certificate_pin(certificate(keys / "tls.pem"))
-        identity = SiteKeys.read(keys).fingerprint
-        assert file.sites[name].identity == identity
+        own = SiteKeys.read(keys).fingerprint
+        assert file.sites[name].identity == own
         others = {other: policy.peers.get(name) for other, policy in policies.items()}
-        assert others == {other: None if other == name else identity for other in NAMES}
+        assert others == {other: None if other == name else own for other in NAMES}
 
 
 def test_certificates_are_for_one_purpose_and_signed_by_the_authority(folder):
     ca = certificate(folder / "ca.pem")
+    limits = ca.extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert (limits.ca, limits.path_length) == (True, 0)  # it signs, and nobody whom it has signed
     uses = {"coordinator": ExtendedKeyUsageOID.SERVER_AUTH}
     paths = {name: folder / name / "keys" / "tls.pem" for name in NAMES}
     for name, path in ({"coordinator": folder / "coordinator.pem"} | paths).items():
@@ -168,13 +174,17 @@ def test_names_and_addresses_that_cannot_be_are_refused(tmp_path, sites, how, sa
     [
         ("port = 8443", "prot = 8443", "'prot' is not known"),
         ("port = 8443", 'port = "8443"', "port = '8443' is of the wrong kind"),
+        ("port = 8443", "port = true", "port = True is of the wrong kind"),
         ("port = 8443", "port = 80000", "between 1 and 65535"),
         ("port = 8443", "", "port is missing"),
         ("port = 8443", "port = ", "is not TOML"),
         ("wait = 120", "wait = -1", "wait = -1.0 must be seconds"),
+        ("wait = 120", "wait = 0", "wait = 0.0 must be seconds"),
+        ("wait = 120", "wait = inf", "wait = inf must be seconds"),
         ('secure_sum = "strict"', 'secure_sum = "yes"', "must be one of strict, recovery, off"),
         ("identity = ", "identity = 'x' # ", "identity = 'x' of north is not a pin"),
         ("identity = ", "# ", "needs certificate and identity"),
+        ("identity = ", "other = 1\nidentity = ", "and nothing else"),
     ],
 )
 def test_each_mistake_in_the_coordinators_file_is_named(folder, tmp_path, old, new, said):
@@ -185,13 +195,55 @@ def test_each_mistake_in_the_coordinators_file_is_named(folder, tmp_path, old, n
         FederationFile.read(tmp_path)
 
 
+def test_a_coordinators_file_without_sites_is_refused(folder, tmp_path):
+    text = (folder / "federation.toml").read_text().partition("[sites.")[0]
+    (tmp_path / "federation.toml").write_text(f"{text}\n[sites]\n")
+    with pytest.raises(ValueError, match=r"there are no sites; add \[sites\.NAME\]"):
+        FederationFile.read(tmp_path)
+
+
+@pytest.mark.parametrize(("count", "least"), [(2, 3), (3, 3), (5, 5)])
+def test_policies_ask_for_all_sites_and_for_three_at_least(tmp_path, count, least):
+    names = [f"site-{number}" for number in range(count)]
+    make_federation(tmp_path, names)
+    found = {Policy.read(tmp_path / name / "policy.toml").min_sites for name in names}
+    assert found == {least}
+
+
+def test_a_site_uses_its_own_keys_and_none_that_expired(folder, tmp_path):
+    """So much is told before anything is sent; `test_credentials` has the rest."""
+    with pytest.raises(CredentialError, match=r"name = 'south' in the policy.* is of 'north'"):
+        credentials_of("south", folder / "north" / "keys")
+    for name in ("tls", "coordinator"):
+        keys = tmp_path / name
+        shutil.copytree(folder / "north" / "keys", keys)
+        old = issue(authority(), "north", "127.0.0.1" * (name == "coordinator"), days=-1)
+        (keys / f"{name}.pem").write_bytes(old.pem)
+        with pytest.raises(CredentialError, match=rf"{name}\.pem expired on"):
+            credentials_of("north", keys)
+
+
+def test_a_coordinator_does_not_listen_with_a_certificate_that_expired(tmp_path):
+    from localpower.federation.grpc_link import GrpcLink
+
+    file = make_federation(tmp_path, NAMES, port=free_port())
+    old = issue(authority(), "coordinator", "127.0.0.1", days=-1)
+    (tmp_path / "coordinator.pem").write_bytes(old.pem)
+    with pytest.raises(CredentialError, match=r"coordinator\.pem expired on"):
+        GrpcLink(FederationFile.read(file))
+
+
 def test_a_file_that_is_not_there_says_how_to_make_one(tmp_path):
     with pytest.raises(FileNotFoundError, match="localpower federation init FOLDER"):
         FederationFile.read(tmp_path / "nothing.toml")
 
 
-def test_certificates_are_checked_against_the_clock():
+def test_certificates_are_checked_against_the_clock(monkeypatch):
     ca = authority()
+    with monkeypatch.context() as late:
+        late.setattr(identity, "EARLY", timedelta(days=-1))
+        with pytest.raises(CredentialError, match=r"it is valid from .* set the clock"):
+            check_valid(issue(ca, "north").certificate, "it")
     check_valid(issue(ca, "north").certificate, "it")
     with pytest.raises(CredentialError, match="it expired on"):
         check_valid(issue(ca, "north", days=-0.5).certificate, "it")
@@ -204,6 +256,12 @@ def test_a_name_is_the_only_one_of_a_certificate(folder):
         name_of(certificate(folder / "ca.pem"))
     with pytest.raises(CredentialError, match="exactly one name"):
         name_of(certificate(folder / "coordinator.pem"))  # it is for an address
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([])
+    names = x509.SubjectAlternativeName([x509.DNSName("north"), x509.DNSName("south")])
+    both = identity._builder(who, who, key, 1).add_extension(names, False)
+    with pytest.raises(CredentialError, match="exactly one name"):
+        name_of(both.sign(key, hashes.SHA256()))
 
 
 def test_a_server_may_have_a_name_or_an_address():

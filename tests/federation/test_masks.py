@@ -1,9 +1,12 @@
 """Masks: published vectors of each part, and what they add up to."""
 
+import os
 import stat
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from federated import opened, rows, sites
 
 from localpower.core.linalg import orth
@@ -76,6 +79,38 @@ def test_keys_are_kept_in_a_file_that_only_the_owner_reads(tmp_path):
     assert masks.SiteKeys.read(tmp_path) == keys
     assert [part.name for part in tmp_path.iterdir()] == [masks.IDENTITY]
     assert keys.private.hex() not in repr(keys)
+
+
+def test_a_key_of_another_kind_is_no_identity(tmp_path):
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    other = X25519PrivateKey.generate().private_bytes(*form, serialization.NoEncryption())
+    (tmp_path / masks.IDENTITY).write_bytes(other)
+    with pytest.raises(ValueError, match="not an Ed25519 key; make one with localpower federation"):
+        masks.SiteKeys.read(tmp_path)
+
+
+def test_a_secret_that_does_not_get_to_the_disk_leaves_the_old_one_and_no_other(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "secret"
+    masks.write_secret(path, b"old")
+
+    def full(file):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        masks.write_secret(path, b"new")
+    assert [*tmp_path.iterdir()] == [path]
+    assert path.read_bytes() == b"old"
+
+
+def test_every_word_of_a_message_of_many_pieces_is_masked(monkeypatch):
+    monkeypatch.setattr(masks, "CHUNK", 64)
+    keys = [bytes([number]) * 32 for number in range(3)]
+    first, second, third = (np.concatenate([*masks.stream(key, 200)]) for key in keys)
+    found = masks.masked(np.arange(200, dtype=np.uint64), keys[:2], keys[2:])
+    np.testing.assert_array_equal(found, np.arange(200, dtype=np.uint64) + first + second - third)
 
 
 def pairwise(m, seed=0):

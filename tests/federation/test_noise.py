@@ -72,6 +72,18 @@ def test_ties_are_decided_by_the_digits_that_follow(gamma):
         assert gaussian._is_below_exp(word, gamma, lambda count, told=told: told) is wanted
 
 
+@pytest.mark.parametrize(("digits", "wanted"), [(bytes(8), True), (b"\xff" * 8, False)])
+def test_what_the_first_digits_leave_open_is_decided_by_more_of_them(digits, wanted):
+    with localcontext() as context:
+        context.prec = 200
+        limit = int(Decimal(-1).exp() * (1 << 128))
+    first, rest = divmod(limit, 1 << 64)
+    told = iter([first.to_bytes(8, "little"), rest.to_bytes(8, "little"), digits])
+    found = gaussian._bernoulli_exp(np.ones(1), lambda at: Fraction(1), lambda count: next(told))
+    assert found.tolist() == [wanted]
+    assert next(told, None) is None
+
+
 def test_the_same_stream_gives_the_same_noise_and_another_one_other_noise():
     a, b, c = (discrete_gaussian(1 << 30, 50, stream(seed)) for seed in (1, 1, 2))
     assert (a == b).all()

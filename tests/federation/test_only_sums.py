@@ -1,5 +1,6 @@
 """Runs on an engine that shows sums over all shards and nothing else."""
 
+from fractions import Fraction
 from math import fsum
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy import sparse
 import localpower as lp
 from localpower.core.errors import DataError, EngineError
 from localpower.engines.ring import InlineRing
+from localpower.methods.scaling import summed
 from localpower.worker.shard import Shard
 from localpower.worker.tasks import Triangle
 
@@ -90,7 +92,7 @@ def test_columns_that_are_too_large_are_refused_with_the_remedy():
         lp.pca(rows() * 1e150, 3, workers=3, engine="ring")
 
 
-@pytest.mark.parametrize("scale", [1e-39, 1e-60, 1e-170, 1e-310])
+@pytest.mark.parametrize("scale", [1e-37, 1e-39, 1e-60, 1e-170, 1e-310])
 @pytest.mark.parametrize("parts", [1, 3, 33])
 def test_columns_whose_squares_would_be_lost_are_refused_with_the_remedy(scale, parts):
     """Their trace was too small, and what it cannot hide was called proven."""
@@ -106,6 +108,18 @@ def test_small_columns_that_do_not_vary_are_fine(value):
     found = lp.pca(X, 3, tol=1e-8, workers=3, engine="ring", rng=0)
     assert found.converged
     assert lp.subspace_distance(truth(X, 3)[1].T, found.components.T) < 1e-8
+
+
+def test_sums_tell_means_to_more_digits_than_float64_has():
+    X, engine = rows(mean=1e7), InlineRing()
+    parts = enumerate(np.array_split(X, 4))
+    engine.place([Shard((part,), 30, np.dtype(float), number=i) for i, part in parts])
+    found = summed(engine)
+    unit = Fraction(2) ** int(found.exponent)
+    for mean, rest, column in zip(found.mean, found.rest, X.T, strict=True):
+        exact = sum(map(Fraction, column)) / len(X)
+        lost = abs((Fraction(mean) + Fraction(rest)) * unit - exact)
+        assert lost <= 1e-6 * np.spacing(1e7)
 
 
 def test_a_large_mean_does_not_drown_the_deviations():

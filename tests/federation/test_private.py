@@ -17,7 +17,7 @@ import localpower as lp
 from localpower.cli import main
 from localpower.core.alignment import procrustes
 from localpower.core.errors import DataError
-from localpower.core.gaussian import epsilon_of, mu_of, sigma_of
+from localpower.core.gaussian import epsilon_of, mu_of, sigma_of, spread
 from localpower.engines.ring import InlineRing
 from localpower.worker import wire
 from localpower.worker.local_matrix import LocalMatrix
@@ -394,6 +394,49 @@ def test_long_sums_are_flushed_before_they_lose_digits(monkeypatch):
         (task.exact(local(X)) == each).all()
         for task, each in zip(tasks(True, d=5), wanted, strict=True)
     )
+
+
+def test_sums_of_more_rows_than_float64_counts_are_exact():
+    many, entry = (3 << 20) + 1, LONGEST - 1  # the square is odd, and the sum above 2**53
+    X = np.full((many, 1), entry / LONGEST)
+    assert NoisedGram(1.0, 1, 1, False).exact(local(X)).tolist() == [many * entry**2]
+
+
+def test_too_many_columns_for_the_words_are_refused(monkeypatch):
+    monkeypatch.setattr("localpower.worker.private_tasks.EXACT_ROWS", 4)
+    with pytest.raises(DataError, match="and 4 columns at most"):
+        NoisedGram(1.0, 1, 1, False).exact(local(rows(10, 5)))
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_a_basis_that_is_not_orthonormal_tells_no_more_of_a_row(center):
+    product = NoisedProduct(1.0, 1, 1, center, np.ones((6 + center, 5)))
+    change = product.exact(local(np.full((1, 6), 9.0))).astype(object)
+    assert (change**2).sum() <= SENSITIVITY**2
+
+
+@pytest.mark.parametrize("honest", [1, 3])
+@pytest.mark.parametrize("center", [True, False])
+def test_the_bound_of_the_angle_is_that_of_the_noise_of_all_shards(monkeypatch, center, honest):
+    quiet(monkeypatch)
+    X = rows(3000, 4)
+    how = {"center": center, "engine": "ring", "workers": 3, "rng": 0}
+    known, unknown = 0, 0
+    for epsilon in np.geomspace(0.1, 20, 14):
+        privacy = lp.Privacy(epsilon, 1e-6, 1.0, honest)
+        found, more = (lp.svd(X, k, privacy=privacy, **how) for k in (1, 2))
+        first, second = np.square(more.singular_values)
+        noise = found.run["privacy"]["sigma"] * sqrt(3 / honest) * spread(4 + center)
+        if center:
+            noise *= 1 + np.square(found.mean / CONSTANT * longest(True)).sum()
+        gap = first - second
+        if gap > 2 * noise:
+            known += 1
+            assert found.run["privacy"]["angle"] == pytest.approx(noise / (gap - noise), rel=1e-6)
+        else:
+            unknown += gap > noise
+            assert found.run["privacy"]["angle"] is None
+    assert min(known, unknown) > 0
 
 
 def test_a_basis_that_is_none_is_refused():

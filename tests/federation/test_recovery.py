@@ -365,6 +365,94 @@ def test_lists_only_get_shorter_and_never_too_short(tmp_path):
     assert [json.loads(entry.text) for entry in lines(north, "settled")] == [names[:6]]
 
 
+def test_a_site_that_was_left_out_later_stays_out(tmp_path):
+    agents, _ = several(tmp_path, 7)
+    run, question, _answers = answered(agents)
+    names = tuple(agent.name for agent in agents)
+    four = to_frame(Settle(run, 1, question, names[:4]))
+    assert "4 of 7 sites are too few" in refusal(agents[0].answer(four))
+    wanted = (names, Settled), (names[:6], Settled), (names, None)
+    for number, (sites_then, kind) in enumerate(wanted, start=1):
+        frame = ask(run, number, PowerSteps(BASIS, 1))
+        agents[0].answer(frame)
+        reply = agents[0].answer(to_frame(Settle(run, number, digest_of(frame), sites_then)))
+        if kind is None:
+            assert "back that was left out before" in refusal(reply)
+        else:
+            assert isinstance(said(reply), kind)
+
+
+def test_signatures_count_for_one_list_of_one_question(tmp_path):
+    agents, _ = several(tmp_path, 7)
+    run, question, answers = answered(agents)
+    names = [agent.name for agent in agents]
+    one, two = [*names[:5], names[5]], [*names[:5], names[6]]
+    signatures = signed(agents[:5] + agents[5:6], run, question, one)
+    signatures[5] = 0  # five of seven have signed the first list
+    other = reveal(run, question, agents, two, answers, signatures)
+    assert "only 0 of 7 sites have signed" in refusal(agents[6].answer(other))
+    few = reveal(run, question, agents, one, answers, signatures[:5])
+    assert "a list without its signatures" in refusal(agents[0].answer(few))
+    right = reveal(run, question, agents, one, answers, signatures)
+    assert isinstance(said(agents[0].answer(right)), Shares)
+    frame = ask(run, 2, PowerSteps(BASIS, 1))
+    sealed = [said(agent.answer(frame)).sealed for agent in agents]
+    later = Reveal(run, 2, digest_of(frame), tuple(one), signatures, np.stack(sealed))
+    assert "only 0 of 7 sites have signed" in refusal(agents[0].answer(to_frame(later)))
+
+
+def test_a_question_that_failed_cannot_be_opened(tmp_path, monkeypatch):
+    agents, _ = several(tmp_path, 5)
+    run = begun(agents, secure="recovery")
+    frame = ask(run, 1, PowerSteps(BASIS, 1))
+
+    def fails(task, matrix):
+        raise MemoryError
+
+    monkeypatch.setattr(PowerSteps, "__call__", fails)
+    agents[0].answer(frame)
+    names = tuple(agent.name for agent in agents)
+    settle = to_frame(Settle(run, 1, digest_of(frame), names))
+    assert "has not answered this question" in refusal(agents[0].answer(settle))
+
+
+def test_too_few_agreements_are_a_loss_that_is_named(tmp_path):
+    agents, _ = several(tmp_path, 5)
+    engine = opened(agents, secure="recovery")
+    engine.trace = 1e6
+    lost, silent = Without(agents, ["site-4"]), Without(agents, ["site-1"], kinds=(Settle,))
+
+    class Both(DirectLink):
+        def ask(self, frame, sites, deadline):
+            return (silent if isinstance(said(frame), Settle) else lost).ask(frame, sites, deadline)
+
+    engine.link = Both(agents)
+    with pytest.raises(WorkerLost, match="no right answer came from site-1"):
+        engine.sum(PowerSteps(BASIS, 1))
+
+
+def test_an_agreement_that_was_changed_on_its_way_is_asked_for_again(tmp_path):
+    agents, parts = several(tmp_path, 5)
+    engine = opened(agents, secure="recovery")
+    engine.trace = 1e6
+    left = ["site-1"]
+
+    class Turned(Without):
+        def ask(self, frame, sites, deadline):
+            for site, raw in super().ask(frame, sites, deadline):
+                reply = said(raw)
+                if isinstance(reply, Settled) and site in left:
+                    left.remove(site)
+                    raw = to_frame(replace(reply, signature=reply.signature ^ np.uint8(1)))
+                yield site, raw
+
+    engine.link = Turned(agents, ["site-4"])
+    task = PowerSteps(BASIS, 1)
+    exact = plain_sum(parts[:4], task, 1e6)
+    np.testing.assert_array_equal(engine.sum(task).product, exact.product)
+    assert not left
+
+
 def test_only_what_was_answered_can_be_opened_and_only_with_recovery(tmp_path):
     agents, _ = several(tmp_path / "a", 5)
     run, question, answers = answered(agents)
@@ -378,6 +466,9 @@ def test_only_what_was_answered_can_be_opened_and_only_with_recovery(tmp_path):
     torn = replace(answers["site-1"], sealed=as_bytes(bytes(answers["site-1"].sealed.size)))
     changed = reveal(run, question, agents, names, answers | {"site-1": torn})
     assert "a share was changed" in refusal(agents[0].answer(changed))
+    few = said(reveal(run, question, agents, names, answers))
+    short = to_frame(replace(few, sealed=few.sealed[:4].copy()))
+    assert "shares that are not of all sites" in refusal(agents[0].answer(short))
     strict, _ = several(tmp_path / "b", 5)
     other = begun(strict)
     frame = ask(other, 1, PowerSteps(BASIS, 1))

@@ -4,7 +4,7 @@ A number x up to ``2**exponent`` becomes ``round(x · 2**(bits - exponent))`` mo
 such words is exact; only the first rounding is lost, and `Grid.rounding` says how much that can be.
 
 Where nobody knows yet how large the numbers are, a `wide` word has 512 bits in eight limbs, lowest
-first: numbers from about 1e-76 to 1e76, in steps of 2**-256.
+first: numbers from about 1e-76 to 1e73, in steps of 2**-256.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_BITS = 62  # one is for the sign, and one for the rounding of many parts
 LIMBS = 8
 LIMB_BITS = 64
 UNIT_BITS = LIMBS * LIMB_BITS // 2  # a wide word counts steps of 2**-UNIT_BITS
-WIDE_EXPONENT = UNIT_BITS - 2  # numbers up to 2**WIDE_EXPONENT, and sums of them
+WIDE_EXPONENT = UNIT_BITS - 12  # numbers up to 2**WIDE_EXPONENT, and sums of a thousand of them
 
 
 @dataclass(frozen=True, slots=True)
