@@ -164,6 +164,17 @@ def _short_triangles(Y: Array) -> Array:
     return np.vstack([R, np.pad(last, ((0, r - len(last)), (0, 0)))])
 
 
+def short_gram(rows: Array) -> Array:
+    """The Gram matrix of some rows; of few columns, sums are short, as those of `qr`."""
+    n, d = rows.shape
+    if d > NARROW:
+        return rows.T @ rows
+    whole = n // SHORT * SHORT
+    parts, rest = rows[:whole].reshape(-1, SHORT, d), rows[whole:]
+    G: Array = (parts.transpose(0, 2, 1) @ parts).sum(axis=0, dtype=np.float64)
+    return G + rest.T @ rest
+
+
 def _padded_qr(Y: Array) -> tuple[Array, Array]:
     """QR with a square R also where Y has fewer rows than columns; what is missing is zero."""
     Q, R = np.linalg.qr(Y)

@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.linalg import (
-    NARROW,
-    SHORT,
     Array,
     lanczos,
     leading_eigenpairs,
     orth,
+    short_gram,
     svd,
     triangular,
 )
@@ -168,7 +167,7 @@ class LocalMatrix:
         for block, shift in self._blocks():
             if isinstance(block, np.ndarray):
                 for part in _shifted(block, shift if mean is None else None):
-                    G += _squares(part)
+                    G += short_gram(part)
                 continue
             step = max(STRETCH // 4, 4 * d)
             for start in range(0, block.shape[0], step):
@@ -414,17 +413,6 @@ def _shifted(block: Array, shift: Array | None) -> Iterator[Array]:
     for start in range(0, len(block), step):
         rows = block[start : start + step]
         yield rows if shift is None else rows - shift
-
-
-def _squares(rows: Array) -> Array:
-    """The Gram matrix of some rows; of few columns, sums are short, as those of `linalg.qr`."""
-    n, d = rows.shape
-    if d > NARROW:
-        return rows.T @ rows
-    whole = n // SHORT * SHORT
-    parts, rest = rows[:whole].reshape(-1, SHORT, d), rows[whole:]
-    G: Array = (parts.transpose(0, 2, 1) @ parts).sum(axis=0, dtype=np.float64)
-    return G + rest.T @ rest
 
 
 def _shift_gram(G: Array, rows: int, mean: Array, shift: Array) -> None:
