@@ -135,3 +135,30 @@ def test_generators_that_cannot_spawn_will_do(method):
     ]
     assert all(result.converged for result in runs)
     np.testing.assert_array_equal(runs[0].components, runs[1].components)
+
+
+@pytest.mark.parametrize("method", ["tsqr", "gram", "block_lanczos", "block_krylov"])
+def test_shares_are_of_the_true_sum_where_the_mean_has_more_digits_than_a_number(method):
+    rng = np.random.default_rng(2)
+    A = 1e12 * rng.standard_normal(4) + rng.standard_normal((60, 4)) * (2e-3, 1e-3, 5e-3, 0.3)
+    rows = (A - A.min(axis=0)) / np.ptp(A, axis=0)  # exact but for the last digit
+    sums = np.cumsum(np.linalg.svd(rows)[1] ** 2) / np.square(rows).sum()
+    result = quietly(cut(A, 3), 0.9, method=method, tol=1e-8, scale="minmax", rng=0)
+    k, reach = len(result.components), result.reach
+    assert sums[k - 2] < 0.9 < sums[k - 1] if k > 1 else sums[0] > 0.9
+    assert sums[k - 1] - 1e-9 <= reach.reached <= sums[k - 1] + 64 * EPS
+    assert k == 1 or not reach.proven or reach.fewer >= sums[k - 2] - 64 * EPS
+
+
+@pytest.mark.parametrize("method", ["tsqr", "gram", "dpi", "block_krylov", "block_lanczos"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_many_equal_rows_keep_the_answer_within_twice_its_bound(method, dtype):
+    """A hundred thousand additions of the same number lose the same digits each time."""
+    rng = np.random.default_rng(3)
+    Q = orthonormal(rng, 4, 4)
+    rows = np.array([Q[:, 0], 0.02 * Q[:, 0] + Q[:, 1]]).astype(dtype)
+    exact = rows.astype(np.longdouble).astype(float)
+    for A in (np.repeat(rows, 50_000, axis=0), np.tile(rows, (50_000, 1))):
+        found = quietly(A, 1, method=method, tol=1e-6, workers=1, rng=0)
+        assert found.certificate.proven
+        assert sine_to(exact, found) <= 2 * found.certificate.angle

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from localpower.core import linalg
 from localpower.worker import kernels
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.shard import Shard
@@ -238,3 +239,32 @@ def test_sparse_extremes_are_those_of_the_entries(which, dtype, places):
     np.testing.assert_array_equal(low, [3, -2, np.inf, 5])
     np.testing.assert_array_equal(high, [4, -1, -np.inf, 5])
     np.testing.assert_array_equal(count, [2, 2, 0, 1])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("way", ["product", "gram", "triangle"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_equal_rows_do_not_round_long_sums_one_way(which, dtype, way, kind):
+    """Each addition of the same number loses the same digits: errors grow with their count."""
+    rng = np.random.default_rng(3)
+    count, rows = 50_000, rng.standard_normal((2, 3)).astype(dtype)
+    X = np.repeat(rows, count, axis=0)
+    matrix = LocalMatrix(Shard((X if kind == "dense" else sparse.csr_array(X),), 3, X.dtype))
+    if way == "product":
+        found = matrix.product(np.eye(3, dtype=dtype)).astype(float)
+    else:
+        found = matrix.gram() if way == "gram" else matrix.triangle()
+        found = found.T @ found if way == "triangle" else found
+    exact = rows.astype(np.longdouble)
+    exact = (count * exact.T @ exact).astype(float)
+    error = np.linalg.norm(found - exact, 2) / np.linalg.norm(exact, 2)
+    assert error <= (40 if kind == "dense" else 500) * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("shape", [(256, 3), (300, 32), (8292, 5), (65_539, 33)])
+def test_triangles_of_blocks_are_those_of_the_factorisation(shape):
+    Y = np.random.default_rng(0).standard_normal(shape)
+    Q, R = linalg.qr(Y)
+    np.testing.assert_array_equal(R, linalg.triangular(Y))
+    np.testing.assert_allclose(Q @ R, Y, atol=1e-12)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(shape[1]), atol=1e-13)

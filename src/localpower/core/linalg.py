@@ -19,6 +19,7 @@ T = TypeVar("T")
 FAN_IN = 8
 TALL = 1 << 16  # rows from which columns are orthonormalised by blocks of rows
 STEP = TALL // 8
+NARROW, SHORT = 32, 128  # columns up to which QR takes blocks of so few rows
 EIGH_COLUMNS = 200  # beyond, a few leading eigenpairs are found faster by Lanczos iteration
 
 
@@ -103,32 +104,75 @@ def qr(Y: Array) -> tuple[Array, Array]:
     """Householder QR, ``Y = QR``.
 
     A matrix with very many rows is factored block by block, then the triangles of the blocks: one
-    array of its size is made, where LAPACK through numpy makes three.
+    array of its size is made, where LAPACK through numpy makes three. Narrow ones are cut to short
+    blocks, as rows that are alike would round a long sum the same way again and again.
     """
     rows, r = Y.shape
-    if rows < TALL or r > STEP // 4:
+    if rows < 2 * SHORT or (rows < TALL and r > NARROW) or r > STEP // 4:
         Q, R = np.linalg.qr(Y)
         return Q, R
-    Q = np.empty_like(Y)
-    starts = range(0, rows, STEP)
+    Q, starts = np.empty_like(Y), range(0, rows, STEP)
     triangles = []
     for at in starts:
-        Q[at : at + STEP], R = _padded_qr(Y[at : at + STEP])
+        Q[at : at + STEP], R = _short_qr(Y[at : at + STEP])
         triangles.append(R)
-    P, R = np.linalg.qr(np.vstack(triangles))
-    for number, at in enumerate(starts):
-        Q[at : at + STEP] = Q[at : at + STEP] @ P[number * r : (number + 1) * r]
+    P, R = qr(np.vstack(triangles))
+    used = 0
+    for at, own in zip(starts, triangles, strict=True):
+        part, turn = Q[at : at + STEP], P[used : (used := used + len(own))]
+        short = SHORT if r <= NARROW else len(part)
+        for number in range(len(own) // r):
+            some = slice(number * short, (number + 1) * short)
+            part[some] = part[some] @ turn[number * r : (number + 1) * r]
     return Q, R
 
 
 def triangular(Y: Array) -> Array:
     """The R factor alone, the same as that of `qr`."""
     rows, r = Y.shape
-    if rows >= TALL and r <= STEP // 4:
-        parts = [triangular(Y[at : at + STEP]) for at in range(0, rows, STEP)]
-        Y = np.vstack([np.pad(R, ((0, r - len(R)), (0, 0))) for R in parts])
-    R: Array = np.linalg.qr(Y, mode="r")  # type: ignore[assignment]
-    return R
+    if rows < 2 * SHORT or (rows < TALL and r > NARROW) or r > STEP // 4:
+        R: Array = np.linalg.qr(Y, mode="r")  # type: ignore[assignment]
+        return R
+    return triangular(
+        np.vstack([_short_triangles(Y[at : at + STEP]) for at in range(0, rows, STEP)])
+    )
+
+
+def _short_qr(Y: Array) -> tuple[Array, Array]:
+    """QR of every `SHORT` rows of narrow columns, or of all: Q in the place of Y, all R stacked."""
+    rows, r = Y.shape
+    if r > NARROW:
+        return _padded_qr(Y)
+    whole = rows // SHORT * SHORT
+    Q, R = np.linalg.qr(Y[:whole].reshape(-1, SHORT, r))
+    Q, R = Q.reshape(-1, r), R.reshape(-1, r)
+    if whole == rows:
+        return Q, R
+    last = _padded_qr(Y[whole:])
+    return np.vstack([Q, last[0]]), np.vstack([R, last[1]])
+
+
+def _short_triangles(Y: Array) -> Array:
+    """The R of the same."""
+    rows, r = Y.shape
+    whole = 0 if r > NARROW else rows // SHORT * SHORT
+    many: Array = np.linalg.qr(Y[:whole].reshape(-1, SHORT, r), mode="r")  # type: ignore[assignment]
+    R = many.reshape(-1, r)
+    if whole == rows:
+        return R
+    last: Array = np.linalg.qr(Y[whole:], mode="r")  # type: ignore[assignment]
+    return np.vstack([R, np.pad(last, ((0, r - len(last)), (0, 0)))])
+
+
+def short_gram(rows: Array) -> Array:
+    """The Gram matrix of some rows; of few columns, sums are short, as those of `qr`."""
+    n, d = rows.shape
+    if d > NARROW:
+        return rows.T @ rows
+    whole = n // SHORT * SHORT
+    parts, rest = rows[:whole].reshape(-1, SHORT, d), rows[whole:]
+    G: Array = (parts.transpose(0, 2, 1) @ parts).sum(axis=0, dtype=np.float64)
+    return G + rest.T @ rest
 
 
 def _padded_qr(Y: Array) -> tuple[Array, Array]:

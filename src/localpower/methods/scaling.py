@@ -106,12 +106,11 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
     if center:
         shift = _shift(plain, stats, units, dtype)
     offset = 0.0 if shift is None else np.ldexp(shift, -stats.exponent)
-    mean = (stats.mean - offset) * units
+    mean = (stats.mean - offset + stats.rest) * units
     squares = np.square(np.sqrt(stats.m2) * units)
     raw, factor = _in_range(stats, divisor, exponent, units)
     eps, rows = float(np.finfo(dtype).eps), max(stats.rows, 1)
-    off = (stats.mean - offset + stats.rest) * units if center else 0.0
-    noise = 2 * rows * float(np.square(off).sum())
+    noise = 2 * rows * float(np.square(mean).sum()) if center else 0.0
     if scale == "std" and np.ndim(stats.rest) == 0:  # means of shards are rounded when they merge
         ratio = np.abs(stats.mean) / np.sqrt(np.where(stats.m2 > 0, stats.m2 / rows, np.inf))
         part = np.where(ratio > FAR, EPS * ratio, 0.0)

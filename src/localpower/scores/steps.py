@@ -124,11 +124,17 @@ class ToScores(Step):
         return self._numbered()
 
     def __call__(self, pieces: Sequence[Piece], dtype: np.dtype[Any]) -> Array:
-        """Project some rows."""
+        """Project some rows; once more where terms leave their type, as sums may be inside."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = self._projected(pieces, dtype)
+            if dtype != np.float64 and not np.isfinite(found).all():
+                found = self._projected(pieces, np.dtype(np.float64)).astype(dtype)
+        return found
+
+    def _projected(self, pieces: Sequence[Piece], dtype: np.dtype[Any]) -> Array:
         matrix = LocalMatrix(Shard(tuple(pieces), self.width, dtype, keep="block"))
         matrix.prepare(self.mean, *dividing(self.scale))
-        with np.errstate(invalid="ignore", over="ignore"):
-            return _projected(matrix, self.components.T)
+        return _projected(matrix, self.components.T)
 
     def checked(self, values: Array, where: str, numbers: Any = None) -> Array:
         """Refuse rows that are not finite."""
@@ -136,9 +142,9 @@ class ToScores(Step):
             bad = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
             row = bad if numbers is None else int(numbers[bad])
             raise DataError(
-                f"NaN or infinity in {where}, row {row}; remove such rows or fill in values; where "
-                "NaN means missing, missing='drop' or missing='mean' does so (pass "
-                "localpower.read(data, missing=…) as data)"
+                f"NaN or infinity in {where}, row {row}, or scores too large for their type; "
+                "remove such rows or fill in values; where NaN means missing, missing='drop' or "
+                "missing='mean' does so (pass localpower.read(data, missing=…) as data)"
             )
         return values
 

@@ -4,6 +4,8 @@
  * Dense: a group of rows stays in the cache between the two products, while the next one is fetched.
  * Z and Y come in panels of up to three vectors of LANES numbers per row, so that ROWS rows times a
  * panel of sums fill the registers. Sparse: one row at a time; its sums stay in registers.
+ * Equal rows would round a long sum the same way again and again. So sums of a tile of columns, and of
+ * a span of rows, are made by themselves before they are added to others.
  * Vectors are GCC's and Clang's portable ones. On x86 the functions need AVX2, and there are others
  * for AVX-512; `vector_bytes` tells. Every number is summed in the same order by both.
  */
@@ -38,6 +40,7 @@ enum {
   TILE = 256,        /* columns whose part of a panel stays in the first-level cache */
   GROUP_BYTES = 1 << 18, /* rows between whose two products nothing else is read */
   MIN_GROUP = 12, MAX_GROUP = 48,
+  SPAN = 96,         /* rows that are added in the type of the rows, at least */
   LONG_ROW = 8000,   /* columns */
   SPARE = 12,        /* rows that sums are padded with, at least ROWS of any panel */
   WIDEST = 48,       /* numbers of a row of any panel */
@@ -97,11 +100,11 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP
         V s[ROWS][NV], *sums = (V *)(t + i * W);                                                   \
         for (int q = 0; q < ROWS; q++) {                                                           \
           b[q] = B + (i + q < n ? i + q : i) * d;                                                  \
-          for (int v = 0; v < NV; v++) s[q][v] = sums[q * NV + v];                                 \
+          for (int v = 0; v < NV; v++) s[q][v] = (V){0};                                           \
         }                                                                                          \
         TILED(T, ROWS, soon && i < half, FORWARD, V, NV, ROWS, W)                                  \
         for (int q = 0; q < ROWS; q++)                                                             \
-          for (int v = 0; v < NV; v++) sums[q * NV + v] = s[q][v];                                 \
+          for (int v = 0; v < NV; v++) sums[q * NV + v] += s[q][v];                                \
       }                                                                                            \
     }                                                                                              \
     for (ptrdiff_t c = n * W; c < (n + ROWS) * W; c++) t[c] = 0; /* rows that are not there */     \
@@ -119,11 +122,13 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP
     }                                                                                              \
   }
 
-/* B is (n, d), row after row; shift (d) or null; Z and Y are panels one after the other, `vectors`
- * vectors in all; `work` has room for `scratch(d)` numbers. */
+/* B is (n, d), row after row; shift (d) or null; Z, Y and `sum` are panels one after the other,
+ * `vectors` vectors in all. Y is zero before and after: it has the sum of a span, which goes to `sum`.
+ * `work` has room for `scratch(d)` numbers. */
 #define DENSE(NAME, ISA, T, V, LANES)                                                              \
   ISA void NAME(const T *B, ptrdiff_t n, ptrdiff_t d, const T *shift, int vectors, const T *Z,     \
-                T *Y, T *work) {                                                                   \
+                T *Y, double *sum, T *work) {                                                      \
+    ptrdiff_t spanned = 0;                                                                         \
     T *t = work, *shifted = work + (MAX_GROUP + SPARE) * WIDEST;                                   \
     ptrdiff_t group = GROUP_BYTES / (ptrdiff_t)sizeof(T) / (d + 1) / MIN_GROUP * MIN_GROUP;        \
     /* rows that are too long for the cache at least share what is read of Z and Y */              \
@@ -149,6 +154,10 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP
         z += d * nv * LANES;                                                                       \
         y += d * nv * LANES;                                                                       \
       }                                                                                            \
+      spanned += m;                                                                                \
+      if (spanned < SPAN && i + m < n) continue;                                                   \
+      for (ptrdiff_t c = 0; c < d * vectors * LANES; c++) sum[c] += Y[c], Y[c] = 0;                \
+      spanned = 0;                                                                                 \
     }                                                                                              \
   }
 
@@ -213,15 +222,15 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP
   }
 
 /* Least and largest entry of each column of B; mean of each column of unit * B and the sum of squared
- * deviations from it: group by group, merged by Chan's formula. Returns whether all is finite. `work`
- * has room for 2d numbers. */
+ * deviations from it: group by group, merged by Chan's formula. What is rounded off where groups are
+ * added is kept and added at last. Returns whether all is finite. `work` has room for 3d numbers. */
 #define STATISTICS(T)                                                                              \
   TARGET int statistics_##T(const T *restrict B, ptrdiff_t n, ptrdiff_t d, double unit,            \
                             T *restrict low, T *restrict high, double *restrict mean,              \
                             double *restrict m2, double *restrict work) {                          \
     int bad = 0;                                                                                   \
-    double *center = work, *square = work + d;                                                     \
-    for (ptrdiff_t j = 0; j < d; j++) low[j] = high[j] = B[j], mean[j] = m2[j] = 0;                \
+    double *center = work, *square = work + d, *lost = work + 2 * d;                               \
+    for (ptrdiff_t j = 0; j < d; j++) low[j] = high[j] = B[j], mean[j] = m2[j] = lost[j] = 0;      \
     for (ptrdiff_t i = 0; i < n; i += MAX_GROUP, B += MAX_GROUP * d) {                             \
       ptrdiff_t m = i + MAX_GROUP < n ? MAX_GROUP : n - i;                                         \
       for (ptrdiff_t j = 0; j < d; j++) center[j] = square[j] = 0;                                 \
@@ -243,9 +252,12 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP
       for (ptrdiff_t j = 0; j < d; j++) {                                                          \
         double delta = center[j] - mean[j];                                                        \
         mean[j] += share * delta;                                                                  \
-        m2[j] += square[j] + i * share * delta * delta;                                            \
+        double more = square[j] + i * share * delta * delta, sum = m2[j] + more, part = sum - m2[j]; \
+        lost[j] += (m2[j] - (sum - part)) + (more - part);                                         \
+        m2[j] = sum;                                                                               \
       }                                                                                            \
     }                                                                                              \
+    for (ptrdiff_t j = 0; j < d; j++) m2[j] += lost[j];                                            \
     return !bad;                                                                                   \
   }
 

@@ -25,6 +25,7 @@ MANY_ROWS = 128  # from here on it pays to bring Z into the order that the compi
 PARALLEL_BYTES = 1 << 21
 EIGHT = 8  # columns of Z that a sparse product takes at once: a line of the cache
 LINE = 64  # bytes of a line of the cache
+STRETCH = 1 << 13  # rows that are summed by themselves: equal rows would round a long sum one way
 C_NAMES = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
@@ -48,7 +49,7 @@ def _library() -> Any:
     for name in C_NAMES.values():
         for each in (NARROW, WIDE):
             dense = getattr(library, f"dense_{name}_{each}")
-            dense.argtypes = [pointer, size, size, pointer, number, pointer, pointer, pointer]
+            dense.argtypes = [pointer, size, size, pointer, number, *[pointer] * 4]
             dense.restype = None
             csr = getattr(library, f"csr_{name}_{each}")
             csr.argtypes = [size, *[pointer] * 3, number, number, *[pointer] * 4]
@@ -136,7 +137,7 @@ def statistics(block: Array, unit: float) -> tuple[Array, Array, Array, Array] |
     Also the means of the block times `unit`, and sums of squared deviations from them.
     """
     low, high = np.empty((2, block.shape[1]), block.dtype)
-    mean, m2, *work = np.empty((4, block.shape[1]))
+    mean, m2, *work = np.empty((5, block.shape[1]))
     if LIBRARY is None:
         with np.errstate(over="ignore", invalid="ignore"):
             block.min(axis=0, out=low), block.max(axis=0, out=high)
@@ -240,30 +241,55 @@ class _SparsePanel:
         self.tail[:, : r - self.eight] = Z[:, self.eight :]
         self.shift: Array | None = None
         self.offset = np.zeros(self.eight + self.width)
+        self.before: tuple[Array, Array] | None = None
+        self.filled = False
 
     def add(self, block: Any, shift: Array | None) -> None:
         r = self.Z.shape[1]
         if shift is not self.shift:
             self.shift = shift
             self.offset[:r] = 0.0 if shift is None else shift @ self.Z
-        total = np.zeros(self.eight + self.width)
+        rows, d = block.shape
+        step = max(STRETCH // 2, 4 * d * rows // max(block.nnz, 1))
+        for start in range(0, rows, step):
+            self.settle()
+            self.filled, total = True, np.zeros(self.eight + self.width)
+            self.multiply(block, start, min(start + step, rows), total)
+            if shift is not None:
+                for column in range(r):  # one at a time: the sum may be large
+                    self.column(column)[:] -= shift * total[column]
+
+    def multiply(self, block: Any, start: int, stop: int, total: Array) -> None:
+        """Add the product of some rows, and the sums of ``B Z`` over them to `total`."""
+        r = self.Z.shape[1]
         if LIBRARY is not None and block.indptr.dtype == block.indices.dtype == np.int32:
-            arrays = block.indptr, block.indices, block.data
+            arrays = block.indptr[start:], block.indices, block.data
             held = [np.ascontiguousarray(array) for array in arrays]
             name = f"csr_{C_NAMES[held[2].dtype]}_{LIBRARY.bytes_each}"
             places = [array.ctypes.data for array in held]
             more = self.offset, self.near, self.tail, total
             sums = [array.ctypes.data for array in more]
-            getattr(LIBRARY, name)(block.shape[0], *places, self.eight, self.width, *sums)
+            getattr(LIBRARY, name)(stop - start, *places, self.eight, self.width, *sums)
+            return
+        some = block[start:stop]
+        T = some @ self.Z - self.offset[:r].astype(self.Z.dtype, copy=False)
+        Y = some.T @ T.astype(np.float64, copy=False)
+        self.near[:, self.eight :] += Y[:, : self.eight]
+        self.tail[:, self.width :][:, : r - self.eight] += Y[:, self.eight :]
+        total[:r] = T.sum(axis=0, dtype=np.float64)
+
+    def settle(self) -> None:
+        """Put the sum of the rows before aside, and begin with zero."""
+        if not self.filled:
+            return
+        own = self.near[:, self.eight :], self.tail[:, self.width :]
+        if self.before is None:
+            self.before = own[0].copy(), own[1].copy()
         else:
-            T = block @ self.Z - self.offset[:r].astype(self.Z.dtype, copy=False)
-            Y = block.T @ T.astype(np.float64, copy=False)
-            self.near[:, self.eight :] += Y[:, : self.eight]
-            self.tail[:, self.width :][:, : r - self.eight] += Y[:, self.eight :]
-            total[:r] = T.sum(axis=0, dtype=np.float64)
-        if shift is not None:
-            for column in range(r):  # one at a time: the sum may be large
-                self.column(column)[:] -= shift * total[column]
+            for total, part in zip(self.before, own, strict=True):
+                np.add(total, part, out=total)
+        for part in own:
+            part[:] = 0.0
 
     def column(self, number: int) -> Array:
         """A column of the sum."""
@@ -274,8 +300,10 @@ class _SparsePanel:
     @property
     def sum(self) -> Array:
         r = self.Z.shape[1]
-        tail = self.tail[:, self.width :][:, : r - self.eight]
-        return np.hstack([self.near[:, self.eight :], tail])
+        parts = [self.near[:, self.eight :], self.tail[:, self.width :]]
+        if self.before is not None:
+            parts = [part + before for part, before in zip(parts, self.before, strict=True)]
+        return np.hstack([parts[0], parts[1][:, : r - self.eight]])
 
 
 def _lines(rows: int, columns: int) -> Array:
@@ -300,18 +328,19 @@ class _DensePanels:
         cuts = range(PANEL * lanes, self.width, PANEL * lanes)
         self.panels = np.concatenate([part.ravel() for part in np.split(padded, cuts, axis=1)])
         self.cuts = [d * cut for cut in cuts]
-        self.sum = np.zeros(d * self.width)
-        self.part = np.empty(d * self.width, Z.dtype)
+        self.sum, self.part = np.zeros((2, d * self.width))
+        self.span = np.zeros(d * self.width, Z.dtype)
         self.work = np.empty(LIBRARY.scratch(d), Z.dtype)
         self.multiply = getattr(LIBRARY, f"dense_{C_NAMES[Z.dtype]}_{size}")
 
     def add(self, block: Array, shift: Array | None) -> None:
-        self.part.fill(0)
-        rows, d = block.shape
         less = None if shift is None else shift.ctypes.data
-        places = [array.ctypes.data for array in (self.panels, self.part, self.work)]
-        self.multiply(block.ctypes.data, rows, d, less, self.vectors, *places)
-        self.sum += self.part
+        places = [array.ctypes.data for array in (self.panels, self.span, self.part, self.work)]
+        for start in range(0, len(block), STRETCH):
+            rows = block[start : start + STRETCH]
+            self.multiply(rows.ctypes.data, *rows.shape, less, self.vectors, *places)
+            self.sum += self.part
+            self.part.fill(0)
 
     def result(self) -> Array:
         d, r = self.shape

@@ -16,10 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.linalg import Array, lanczos, leading_eigenpairs, orth, svd, triangular
-from localpower.worker.kernels import GramProduct
+from localpower.core.linalg import (
+    Array,
+    lanczos,
+    leading_eigenpairs,
+    orth,
+    short_gram,
+    svd,
+    triangular,
+)
+from localpower.worker.kernels import STRETCH, GramProduct
 from localpower.worker.moments import Exponents, Moments, moments
-from localpower.worker.shard import Shard, is_sparse
+from localpower.worker.shard import Shard, cut, is_sparse
 
 GRAM_COLUMNS = 1024  # up to here a worker may form its own d×d matrix for its eigenvectors
 DUAL_ENTRIES = 1 << 25  # entries of a shard up to which it may be made dense for its few rows
@@ -159,13 +167,15 @@ class LocalMatrix:
         for block, shift in self._blocks():
             if isinstance(block, np.ndarray):
                 for part in _shifted(block, shift if mean is None else None):
-                    G += part.T @ part
+                    G += short_gram(part)
                 continue
-            wide = block.astype(np.float64, copy=False)
-            G += (wide.T @ wide).toarray()
-            if shift is not None:
-                rows = block.shape[0]  # scipy's mean of float32 is no better than that
-                _shift_gram(G, rows, np.ravel(wide.sum(axis=0)) / rows, shift)
+            step = max(STRETCH // 4, 4 * d)
+            for start in range(0, block.shape[0], step):
+                wide = cut(block, start, min(start + step, block.shape[0])).astype(np.float64)
+                G += (wide.T @ wide).toarray()
+                if shift is not None:
+                    rows = wide.shape[0]  # scipy's mean of float32 is no better than that
+                    _shift_gram(G, rows, np.ravel(wide.sum(axis=0)) / rows, shift)
         if mean is not None and self.shift is not None:
             _shift_gram(G, self.shape[0], mean, self.shift)
         if isinstance(self.factor, float):
@@ -219,11 +229,13 @@ class LocalMatrix:
         R: Array = np.zeros((d, d))
         held: list[Array] = []
         for block, shift in self._blocks():
-            rows = block if isinstance(block, np.ndarray) else block.toarray()
-            rows = rows.astype(np.float64) - (0.0 if shift is None else shift)
-            held.append(rows * self.factor)
-            if sum(map(len, held)) >= 2 * d:
-                R, held = triangular(np.vstack([R, *held])), []
+            for start in range(0, block.shape[0], STRETCH):
+                rows = cut(block, start, min(start + STRETCH, block.shape[0]))
+                rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
+                rows = rows.astype(np.float64) - (0.0 if shift is None else shift)
+                held.append(rows * self.factor)
+                if sum(map(len, held)) >= 4 * d:
+                    R, held = triangular(np.vstack([R, triangular(np.vstack(held))])), []
         return triangular(np.vstack([R, *held])) if held else R
 
     def top(self, rank: int) -> tuple[Array, Array]:
@@ -396,12 +408,11 @@ def _missing(block: Any, full: NDArray[np.bool_], value: Array) -> Any:
 
 def _shifted(block: Array, shift: Array | None) -> Iterator[Array]:
     """Yield the rows of a block less the shift, as many as stay in the cache meanwhile."""
-    if shift is None:
-        yield block
-        return
     step = max(16, CACHED // max(1, block.nbytes // max(1, len(block))))
+    step = STRETCH if shift is None else min(step, STRETCH)
     for start in range(0, len(block), step):
-        yield block[start : start + step] - shift
+        rows = block[start : start + step]
+        yield rows if shift is None else rows - shift
 
 
 def _shift_gram(G: Array, rows: int, mean: Array, shift: Array) -> None:
