@@ -130,6 +130,7 @@ def files_numpy(folder: Path, form: str):
 
 def dask_array(folder: Path):
     import dask.array as da
+    import distributed  # noqa: F401 (Dask imports it in its first computation; dask-ml did so before)
 
     return da.from_array(np.load(folder / "rows.npy", mmap_mode="r"), chunks=(CHUNK, COLUMNS))
 
