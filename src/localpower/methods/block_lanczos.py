@@ -26,7 +26,6 @@ from localpower.core.linalg import Array, svd
 from localpower.engines.base import Engine
 from localpower.methods.base import Method, Start, width_option
 from localpower.methods.costs import Decay, Estimate, Problem
-from localpower.methods.local_ritz import round_flops
 from localpower.methods.search import (
     MISSED,
     PROBED,
@@ -37,6 +36,8 @@ from localpower.methods.search import (
     outside,
 )
 from localpower.methods.state import Doubt, State, widened
+from localpower.methods.work import PROBED as PROBED_ROUND
+from localpower.methods.work import ROUND, eigenvectors
 from localpower.worker.tasks import PowerSteps
 
 BLOCK = 4
@@ -137,8 +138,10 @@ class BlockLanczos(Method):
         probed = problem.round("PowerSteps", block + probes, block + probes)
         early = min(rounds, max(2, rounds // 3))
         records = [plain] * early + [probed] * (rounds - early)
-        work = problem.product(wide + probes / problem.columns / 2) + round_flops(problem, wide)
-        return Estimate(records, rounds * work)
+        space = min(rounds * wide, RESTART * problem.width) / 2
+        own = ROUND + eigenvectors(space) + 900.0 * problem.columns * space
+        work = problem.product(wide + probes / problem.columns / 2) + own
+        return Estimate(records, rounds * work + (rounds - early) * PROBED_ROUND)
 
 
 def block_lanczos(
