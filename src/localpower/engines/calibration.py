@@ -40,8 +40,8 @@ COLUMNS = 256
 MANY, FEW = 1 << 22, 3 << 16  # entries of all shards: to multiply, and to send messages to
 FEWEST = 64  # rows of a shard at least
 NARROW, USUAL, WIDE = 1, 32, 512  # columns of the products that are timed; the last is a megabyte
-SECONDS, MOST = 0.3, 9  # for each of these products, and how often it is timed at most
-FASTEST = 1e12  # bytes a second, where messages are not even copied
+SECONDS, MOST = 0.3, 40  # for each of these products, and how often it is timed at most
+FASTEST = 2e10  # bytes a second of memory: what is sent is read and added, if not copied
 
 Clock = Callable[[], float]
 

@@ -36,8 +36,7 @@ from localpower.methods.search import (
     outside,
 )
 from localpower.methods.state import Doubt, State, widened
-from localpower.methods.work import PROBED as PROBED_ROUND
-from localpower.methods.work import ROUND, eigenvectors
+from localpower.methods.work import ROUND
 from localpower.worker.tasks import PowerSteps
 
 BLOCK = 4
@@ -127,10 +126,10 @@ class BlockLanczos(Method):
         return (6 + RESTART + 1) * columns * width * 8
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
-        """About 2.5 columns more for each that is asked for; probes once the answer is near."""
+        """Two columns more for each that is asked for; probes once the answer is near."""
         wide = min(BLOCK, problem.width)
-        more = 2.5 * decay.rank * (1 / wide - 1 / decay.width)
-        count = 1 + 0.7 * decay.degree(sqrt(decay.columns * decay.rank)) + more
+        more = 2.0 * decay.rank * (1 / wide - 1 / decay.width)
+        count = 1 + 0.75 * decay.degree(sqrt(decay.columns * decay.rank)) + more
         rounds = min(ceil(count), ceil(decay.columns / wide))
         block = problem.columns * wide
         probes = problem.columns * min(LanczosState.PROBES, problem.columns - wide)
@@ -139,9 +138,9 @@ class BlockLanczos(Method):
         early = min(rounds, max(2, rounds // 3))
         records = [plain] * early + [probed] * (rounds - early)
         space = min(rounds * wide, RESTART * problem.width) / 2
-        own = ROUND + eigenvectors(space) + 900.0 * problem.columns * space
+        own = ROUND + (2e6 + 900.0 * problem.columns) * space
         work = problem.product(wide + probes / problem.columns / 2) + own
-        return Estimate(records, rounds * work + (rounds - early) * PROBED_ROUND)
+        return Estimate(records, rounds * work)
 
 
 def block_lanczos(

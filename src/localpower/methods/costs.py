@@ -301,7 +301,7 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
 def _more_flops(problem: Problem, method: Method) -> float:
     """Work of setup and factors: statistics, and a random start; a product and its triangle."""
     d, r = problem.columns, problem.width if method.has_width else problem.rank
-    work = ROUND + problem.statistics()
+    work = ROUND / 2 + problem.statistics()
     if method.iterates:
         work += orthonormal(d, r)
     if method.squares and problem.keeps_gram:

@@ -103,7 +103,7 @@ class Gram(_Exact):
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """One round of triangles, and the eigenvectors."""
         d = problem.columns
-        flops = ROUND + problem.gram() + leading_eigenvectors(d, problem.rank)
+        flops = ROUND / 2 + problem.gram() + leading_eigenvectors(d, problem.rank)
         records = [problem.round("GramTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
         note = "half the digits of small singular values"
         return Estimate(records, flops, note, problem.tol >= LARGEST_LOSS)
@@ -124,7 +124,7 @@ class TSQR(_Exact):
         d, rows = problem.columns, problem.turns * max(problem.sizes)
         merges = (len(problem.sizes) - 1) * triangle(d, d)
         records = [problem.round("LocalTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
-        flops = ROUND + triangle(rows, d) + merges + singular_vectors(d, d)
+        flops = ROUND / 2 + triangle(rows, d) + merges + singular_vectors(d, d)
         return Estimate(records, flops)
 
 

@@ -78,7 +78,8 @@ class _Ritz(Method):
             return self._estimate_random(problem, decay)
         d, k, m = problem.columns, problem.rank, len(problem.sizes)
         wide = self.wide(k, problem.width, d)
-        rounds = rounds_after_merging(decay, wide)
+        whole = wide >= max(problem.sizes)  # shards send all that they have
+        rounds = 1 if whole else rounds_after_merging(decay, wide)
         found = sum(min(s, wide) for s in problem.sizes)
         first = min(max(found, problem.width), wide)
         if self.models:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from localpower.core.linalg import EIGH_COLUMNS
 
-ROUND = 5e7  # what the coordinator does in every round, whatever the sizes
-PROBED = 4e7  # and with what probes tell
+ROUND = 4e7  # what the coordinator does in every round, whatever the sizes
 ITERATED = 1e8  # calls of a Lanczos iteration for a few eigenvectors
 BLOCK = 1 << 19  # entries of the blocks of rows whose triangles are merged
 LONG = 6000  # columns of which a few of a block, and of its product, fill the cache of a core
@@ -52,4 +51,4 @@ def singular_vectors(rows: float, columns: float) -> float:
 def triangle(rows: float, columns: int) -> float:
     """The R factor: of blocks of rows, each below that of those before; wide ones are faster."""
     blocks = rows / max(2 * columns, BLOCK / columns)
-    return max(5.0, min(30.0, 4500.0 / columns)) * columns**2 * (rows + columns * max(1, blocks))
+    return max(5.0, min(24.0, 3300.0 / columns)) * columns**2 * (rows + columns * max(1, blocks))
