@@ -93,7 +93,7 @@ class Problem:
         """The same of a local product with so many columns; few are not faster than memory."""
         if self.sparse:
             return self.share * sparse_product(width, self.columns)
-        return self.itemsize / 8 * operations(self.share, width) * in_cache(self.columns)
+        return operations(self.share, self.itemsize / 8 * width) * in_cache(self.columns)
 
     def gram(self) -> float:
         """The same of ``A_iᵀA_i``; sparse rows are multiplied entry by entry."""
