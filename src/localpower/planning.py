@@ -28,7 +28,7 @@ from localpower.engines.inline import Inline
 from localpower.engines.registry import DEFAULT, connect
 from localpower.methods import leading_values
 from localpower.methods.base import EXTRA
-from localpower.methods.costs import SMALL, TYPICAL, Cost, Problem, costs, explain
+from localpower.methods.costs import SMALL, TYPICAL, Cost, Problem, completed, costs, explain
 from localpower.methods.growing import guessed
 from localpower.methods.scaling import SCALES, columns, describe, prepare
 from localpower.options import hinting
@@ -315,7 +315,7 @@ class Known:
             sizes, stored = shard_sizes(source, workers, at_once, rows), bytes_per_pass(source)
             if rows > source.rows and entries * source.dtype.itemsize > source.memory:
                 stored = float(entries * source.dtype.itemsize)
-            kept = source.dtype, source.memory
+            kept, values = (source.dtype, source.memory), completed(values, trace, min(shape))
             return cls(shape, count, entries, *kept, sizes, stored, values, basis)
         finally:
             if source is not data:

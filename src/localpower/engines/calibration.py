@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 READ = 30  # operations in the time in which an entry is brought from memory
 COLUMNS = 256
-MANY, FEW = 1 << 22, 3 << 16  # entries of all shards: to multiply, and to send messages to
+MANY, FEW = 1 << 23, 3 << 16  # entries of all shards: more than a cache holds, and few
 FEWEST = 64  # rows of a shard at least
 NARROW, USUAL, WIDE = 1, 32, 512  # columns of the products that are timed; the last is a megabyte
-SECONDS, MOST = 0.3, 9  # for each of these products, and how often it is timed at most
-FASTEST = 1e12  # bytes a second, where messages are not even copied
+SECONDS, MOST = 0.3, 40  # for each of these products, and how often it is timed at most
+FASTEST = 2e10  # bytes a second of memory: what is sent is read and added, if not copied
 
 Clock = Callable[[], float]
 
@@ -85,10 +85,10 @@ def operations(entries: float, width: float) -> float:
 def time_products(engine: Engine, clock: Clock = perf_counter) -> Speeds:
     """Time products of several widths on rows of our own, which take the place of those it has."""
     shards = max(1, engine.size)
-    block = np.random.default_rng(0).standard_normal((_rows(MANY, shards), COLUMNS))
+    block = np.random.default_rng(0).standard_normal((shards * _rows(MANY, shards), COLUMNS))
     _place(engine, block, shards)
     waits, works = np.median(_timed(engine, USUAL, clock), axis=0)
-    _place(engine, block[: _rows(FEW, shards)], shards)  # they are left behind
+    _place(engine, block[: shards * _rows(FEW, shards)], shards)  # they are left behind
     short = [seconds - work for seconds, work in _timed(engine, NARROW, clock)]
     long = [seconds - work for seconds, work in _timed(engine, WIDE, clock)]
     column = 2 * shards * COLUMNS * block.itemsize
@@ -99,7 +99,7 @@ def time_products(engine: Engine, clock: Clock = perf_counter) -> Speeds:
     return Speeds(
         latency=latency,
         bandwidth=bandwidth,
-        flops=operations(block.size, USUAL) / max(float(work), 1e-9),
+        flops=operations(block.size / shards, USUAL) / max(float(work), 1e-9),
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -109,7 +109,8 @@ def _rows(entries: int, shards: int) -> int:
 
 
 def _place(engine: Engine, block: Array, shards: int) -> None:
-    engine.place([Shard((block,), COLUMNS, block.dtype, number=i) for i in range(shards)])
+    parts = enumerate(np.split(block, shards))
+    engine.place([Shard((part,), COLUMNS, part.dtype, number=i) for i, part in parts])
 
 
 def _timed(engine: Engine, width: int, clock: Clock) -> list[tuple[float, float]]:

@@ -26,7 +26,6 @@ from localpower.core.linalg import Array, svd
 from localpower.engines.base import Engine
 from localpower.methods.base import Method, Start, width_option
 from localpower.methods.costs import Decay, Estimate, Problem
-from localpower.methods.local_ritz import round_flops
 from localpower.methods.search import (
     MISSED,
     PROBED,
@@ -37,6 +36,7 @@ from localpower.methods.search import (
     outside,
 )
 from localpower.methods.state import Doubt, State, widened
+from localpower.methods.work import ROUND
 from localpower.worker.tasks import PowerSteps
 
 BLOCK = 4
@@ -126,10 +126,10 @@ class BlockLanczos(Method):
         return (6 + RESTART + 1) * columns * width * 8
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
-        """About 2.5 columns more for each that is asked for; probes once the answer is near."""
+        """Two columns more for each that is asked for; probes once the answer is near."""
         wide = min(BLOCK, problem.width)
-        more = 2.5 * decay.rank * (1 / wide - 1 / decay.width)
-        count = 1 + 0.7 * decay.degree(sqrt(decay.columns * decay.rank)) + more
+        more = 2.0 * decay.rank * (1 / wide - 1 / decay.width)
+        count = 1 + 0.75 * decay.degree(sqrt(decay.columns * decay.rank)) + more
         rounds = min(ceil(count), ceil(decay.columns / wide))
         block = problem.columns * wide
         probes = problem.columns * min(LanczosState.PROBES, problem.columns - wide)
@@ -137,7 +137,9 @@ class BlockLanczos(Method):
         probed = problem.round("PowerSteps", block + probes, block + probes)
         early = min(rounds, max(2, rounds // 3))
         records = [plain] * early + [probed] * (rounds - early)
-        work = problem.product(wide + probes / problem.columns / 2) + round_flops(problem, wide)
+        space = min(rounds * wide, RESTART * problem.width) / 2
+        own = ROUND + (2e6 + 900.0 * problem.columns) * space
+        work = problem.product(wide + probes / problem.columns / 2) + own
         return Estimate(records, rounds * work)
 
 

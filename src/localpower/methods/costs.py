@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,12 @@ from localpower.core.linalg import Array
 from localpower.core.text import duration, size
 from localpower.engines.calibration import operations
 from localpower.methods.base import REGISTRY, Method
+from localpower.methods.work import ROUND, in_cache, orthonormal, sparse_product
+from localpower.worker.local_matrix import GRAM_COLUMNS
 
 READING = 1e9  # bytes a second that files are read with
 DECAY = 0.88  # of eigenvalues from one to the next, where nothing is known of them
 SMALL = 2000  # columns up to which all eigenvalues are taken
-STATISTICS = 100  # operations in the time of an entry's part in the statistics of columns
-GRAM = 2.5  # times as many operations take the time of those that AᵀA is counted with
-TRIANGULAR = 8.0  # the same of triangles of rows
-ROUND = 1e8  # operations in the time of what the coordinator does in every round
 MOST_ROUNDS = 100_000
 START = 0.5  # size of each unwanted part in a random start, against the wanted ones
 TYPICAL = "typical: nothing is known of the spectrum"
@@ -74,13 +72,41 @@ class Problem:
         """How many shards a worker has."""
         return -(-len(self.sizes) // (self.at_once or len(self.sizes)))
 
+    @property
+    def sparse(self) -> bool:
+        """Whether rows have entries that are left out."""
+        return self.entries < self.rows * self.columns
+
+    @property
+    def keeps_gram(self) -> bool:
+        """Whether shards keep ``A_iᵀA_i`` once they have formed it, for the factors."""
+        d = self.columns
+        return d <= GRAM_COLUMNS and 4 * d <= max(self.sizes) and self.itemsize == 8
+
+    def statistics(self) -> float:
+        """Operations in the time of the statistics of columns."""
+        if self.sparse:
+            return 800 * self.share
+        return self.itemsize / 8 * (70 if self.columns <= GRAM_COLUMNS else 140) * self.share
+
     def product(self, width: float) -> float:
-        """Operations of a local product with so many columns; few are not faster than memory."""
-        return self.itemsize / 8 * operations(self.share, width)
+        """The same of a local product with so many columns; few are not faster than memory."""
+        if self.sparse:
+            return self.share * sparse_product(width, self.columns)
+        return operations(self.share, self.itemsize / 8 * width) * in_cache(self.columns)
 
     def gram(self) -> float:
-        """Operations of ``A_iᵀA_i``."""
-        return self.itemsize / 8 * GRAM * self.columns * self.share
+        """The same of ``A_iᵀA_i``; sparse rows are multiplied entry by entry."""
+        each = 2 * self.columns + 60 if not self.sparse else 425 * self.entries / self.rows
+        shifted = 1.3 if self.center and not self.sparse else 1.0
+        each *= shifted if self.sparse else shifted * self.itemsize / 8
+        return self.share * each + self.turns * 1300 * self.columns**2
+
+    def factors(self, width: int) -> float:
+        """The same of singular values within a basis: of ``A_i Z``, and of its triangle."""
+        each = 4 * width + 60 + 75 * self.center if not self.sparse else 25 * width + 100
+        rows = self.turns * max(self.sizes) * width * (37 * width + 600)
+        return self.share * each * (1 if self.sparse else self.itemsize / 8) + rows
 
     def round(
         self,
@@ -115,7 +141,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """Eigenvalues, in descending order, and how many rounds they make of a tolerance."""
+    """Eigenvalues, in descending order, and how many rounds they make of a tolerance.
+
+    There are as many that are not zero as `columns`, of which the leading ones are known.
+    """
 
     values: Array
     columns: int
@@ -139,15 +168,31 @@ class Decay:
 
     def gap(self, beyond: int) -> float:
         """How far, of the value at number `beyond`, the last that is asked for is above it."""
-        value = self.values[beyond] or np.finfo(float).tiny
+        value = self.values[min(beyond, len(self.values) - 1)] or np.finfo(float).tiny
         return float(max(self.values[self.rank - 1] / value - 1, 1e-12))
 
     def degree(self, start: float) -> float:
         """Degree of the Chebyshev polynomial that brings the error from `start` to `tol`."""
-        if self.width >= len(self.values):
+        if self.width >= self.columns:
             return 1.0
         gap = self.gap(self.width)
         return float(np.arccosh(max(start / self.tol, 1.0)) / np.arccosh(1 + 2 * gap))
+
+
+def completed(values: Array, trace: float, count: int) -> Array:
+    """Leading eigenvalues, and the next ones of `count`, as if those fell by a power law.
+
+    It begins at the last one that is known, and all of them add up to the trace.
+    """
+    known, last = len(values), float(values[-1])
+    left = (trace - float(values.sum())) / (known * last or 1.0)
+    low, high = 0.0, 50.0
+    for _ in range(50):
+        p = (low + high) / 2
+        area = (1 - (count / known) ** (1 - p)) / (p - 1) if p != 1 else log(count / known)
+        low, high = (p, high) if area > left else (low, p)
+    numbers = np.arange(known + 1, min(count, SMALL) + 1)
+    return np.append(values, last * (known / numbers) ** low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +249,8 @@ def costs(
     """
     d = problem.columns
     known = DECAY ** np.arange(min(d, SMALL)) if values is None else values
-    decay = Decay(known, d, problem.rank, problem.width, problem.tol)
+    most = min(d, max(problem.rows, problem.width))
+    decay = Decay(known, most, problem.rank, problem.width, problem.tol)
     every = methods or (form.build(**form.kind.planned) for form in REGISTRY.values())
     found = [min(forms, key=_merit) for each in every if (forms := _forms(problem, decay, each))]
     return sorted(found, key=_merit)
@@ -252,26 +298,15 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
     )
 
 
-def eigen(order: float) -> float:
-    """Operations in the time of all eigenvectors of a symmetric matrix; small ones take longer."""
-    return 12.0 * order**3 + 5000.0 * order**2
-
-
-def orthonormal(rows: float, columns: float) -> float:
-    """Operations in the time of an orthonormal basis; of few columns they take longer."""
-    return rows * (80.0 * columns**2 + 3500.0 * columns)
-
-
 def _more_flops(problem: Problem, method: Method) -> float:
-    """Work of setup and factors: statistics; a product, and the triangle of that."""
-    r = problem.width if method.has_width else problem.rank
-    squared = method.squares and 4 * problem.columns <= max(problem.sizes)
-    work = 2 * ROUND + STATISTICS * problem.share
-    if not squared:
-        work += operations(problem.share, r / 2) + orthonormal(
-            problem.turns * max(problem.sizes), r
-        )
-    return work
+    """Work of setup and factors: statistics, and a random start; a product and its triangle."""
+    d, r = problem.columns, problem.width if method.has_width else problem.rank
+    work = ROUND / 2 + problem.statistics()
+    if method.iterates:
+        work += orthonormal(d, r)
+    if method.squares and problem.keeps_gram:
+        return work + problem.turns * 4 * d**2 * r
+    return work + problem.factors(r)
 
 
 def _setup(problem: Problem) -> list[Round]:

@@ -19,8 +19,9 @@ from localpower.core.linalg import EIGH_COLUMNS, Array, lanczos, pad_basis, svd
 from localpower.core.share import Reach, Share
 from localpower.engines.base import Engine
 from localpower.methods.base import FIRST, Method, Start
-from localpower.methods.costs import ROUND, TRIANGULAR, Decay, Estimate, Problem, eigen
+from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.state import State
+from localpower.methods.work import ROUND, leading_eigenvectors, singular_vectors, triangle
 from localpower.worker.replies import unpacked
 from localpower.worker.tasks import GramTriangle, LocalTriangle
 
@@ -102,7 +103,7 @@ class Gram(_Exact):
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """One round of triangles, and the eigenvectors."""
         d = problem.columns
-        flops = ROUND + problem.gram() + 10 * len(problem.sizes) * d**2 + eigen(d) / 2
+        flops = ROUND / 2 + problem.gram() + leading_eigenvectors(d, problem.rank)
         records = [problem.round("GramTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
         note = "half the digits of small singular values"
         return Estimate(records, flops, note, problem.tol >= LARGEST_LOSS)
@@ -120,10 +121,11 @@ class TSQR(_Exact):
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """One round of triangles, merged pair by pair."""
-        d = problem.columns
-        merges = (len(problem.sizes) - 1) * TRIANGULAR * 10 / 3 * d**3
+        d, rows = problem.columns, problem.turns * max(problem.sizes)
+        merges = (len(problem.sizes) - 1) * triangle(d, d)
         records = [problem.round("LocalTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
-        return Estimate(records, ROUND + 2 * TRIANGULAR * d * problem.share + merges + eigen(d))
+        flops = ROUND / 2 + triangle(rows, d) + merges + singular_vectors(d, d)
+        return Estimate(records, flops)
 
 
 def gram(engine: Engine, rank: int, share: Share | None = None) -> Iterator[State]:

@@ -23,6 +23,7 @@ from localpower.core.checks import whole
 from localpower.core.linalg import Array, fold, orth, qr, svd
 from localpower.core.rounding import UNITS, from_wire, to_wire
 from localpower.engines.base import Engine
+from localpower.methods import work
 from localpower.methods.base import (
     Method,
     Start,
@@ -31,8 +32,7 @@ from localpower.methods.base import (
     width_option,
     wire_option,
 )
-from localpower.methods.costs import MOST_ROUNDS, ROUND, Decay, Estimate, Problem
-from localpower.methods.costs import orthonormal as orthonormal_flops
+from localpower.methods.costs import MOST_ROUNDS, Decay, Estimate, Problem
 from localpower.methods.rounding import WireRounding
 from localpower.methods.schedule import Adaptive, Function, Schedule, constant, parse, read, settled
 from localpower.methods.state import Doubt, State
@@ -439,4 +439,4 @@ def aligned(replies: Iterable[Product], rotate: str) -> Iterator[Product]:
 
 def _round_flops(problem: Problem) -> float:
     """Operations of the coordinator in a round: two bases."""
-    return ROUND + 2 * orthonormal_flops(problem.columns, problem.width)
+    return work.ROUND + 2 * work.orthonormal(problem.columns, problem.width)

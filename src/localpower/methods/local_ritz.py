@@ -24,11 +24,12 @@ from localpower.methods.base import (
     width_option,
     wire_option,
 )
-from localpower.methods.costs import GRAM, ROUND, Decay, Estimate, Problem, eigen, orthonormal
+from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.model import enough, pairs_to_send
 from localpower.methods.ritz import MERGED, MODELLED, PROPOSALS, STARTS, RitzState, local_ritz
 from localpower.methods.search import RESTART
 from localpower.methods.state import State
+from localpower.methods.work import ROUND, eigenvectors, orthonormal, singular_vectors
 from localpower.worker.local_matrix import DUAL_ENTRIES, GRAM_COLUMNS, OVERSAMPLED, PASSES
 
 FORMS = (4, 8, 32)  # the same: other choices that a plan has
@@ -77,7 +78,8 @@ class _Ritz(Method):
             return self._estimate_random(problem, decay)
         d, k, m = problem.columns, problem.rank, len(problem.sizes)
         wide = self.wide(k, problem.width, d)
-        rounds = rounds_after_merging(decay, wide)
+        whole = wide >= max(problem.sizes)  # shards send all that they have
+        rounds = 1 if whole else rounds_after_merging(decay, wide)
         found = sum(min(s, wide) for s in problem.sizes)
         first = min(max(found, problem.width), wide)
         if self.models:
@@ -85,10 +87,21 @@ class _Ritz(Method):
         start = problem.round("LeadingFactor", 0, d * found / m)
         records = [start, *[problem.round("PowerSteps", d * first, d * first)] * min(1, rounds - 1)]
         records += [problem.round("PowerSteps", d * k, d * k)] * (rounds - 2)
-        alone = leading_flops(problem, wide)
-        merges = m * (60.0 * d * wide**2 + 200.0 * wide**3)
-        flops = alone + merges + problem.product(first) + (rounds - 2) * problem.product(k)
-        return Estimate(records, flops + rounds * round_flops(problem))
+        flops = leading_flops(problem, wide) + self._merging(problem, wide, found)
+        if rounds > 1:
+            flops += problem.product(first) + (rounds - 2) * problem.product(k)
+            space, factor = first + k * (rounds - 2) // 2, min(found, 2 * wide) * self.models
+            flops += (rounds - 1) * round_flops(problem, space, factor)
+        return Estimate(records, flops)
+
+    def _merging(self, problem: Problem, wide: int, found: int) -> float:
+        """Operations in the time of merging what shards have found, `wide` columns of each."""
+        d, most = problem.columns, min(found, 2 * wide)
+        cut = eigenvectors(min(3 * wide, found)) + 30.0 * d * wide**2
+        cuts = max(0, len(problem.sizes) - 2)
+        if not self.models:
+            most, cuts = min(most, wide), cuts + 1
+        return ROUND + cuts * cut + singular_vectors(max(d, most), min(d, most))
 
     def _estimate_random(self, problem: Problem, decay: Decay) -> Estimate:
         """Blocks of the full width, from Gaussian columns."""
@@ -96,7 +109,8 @@ class _Ritz(Method):
         rounds = min(1 + ceil(degree), ceil(decay.columns / problem.width))
         block = problem.columns * problem.width
         records = [problem.round("PowerSteps", block, block)] * rounds
-        work = problem.product(problem.width) + round_flops(problem)
+        space = min(rounds, RESTART) * problem.width // 2
+        work = problem.product(problem.width) + round_flops(problem, space)
         return Estimate(records, rounds * work)
 
     @property
@@ -218,7 +232,7 @@ class BlockKrylov(_Ritz):
 def rounds_after_merging(decay: Decay, wide: int) -> int:
     """After a merged start all is known but what is beyond that; narrow blocks follow."""
     start = min(wide, decay.columns)
-    if start >= decay.columns or start >= len(decay.values):
+    if start >= decay.columns:
         return 1
     gap = decay.gap(start)
     error = MERGED_ERROR / (1 + gap) ** 1.5
@@ -226,22 +240,25 @@ def rounds_after_merging(decay: Decay, wide: int) -> int:
     return min(2 + ceil(degree), 2 + ceil((decay.columns - start) / decay.rank))
 
 
-def round_flops(problem: Problem, block: int | None = None) -> float:
-    """Operations of the coordinator in a round of a `block`, by default as wide as the answer."""
-    width = problem.width
-    return ROUND + 25.0 * problem.columns * RESTART**2 * width * (block or width)
+def round_flops(problem: Problem, space: float, factor: int = 0) -> float:
+    """Operations in the time of what the coordinator does in a round.
+
+    Its search space has so many columns, and the `factor` by which residuals are corrected.
+    """
+    both = 25.0 * space**2 + 600.0 * space + (15.0 * space + 400.0) * factor
+    return ROUND + problem.columns * both + 1.2 * eigenvectors(factor)
 
 
 def leading_flops(problem: Problem, wide: int) -> float:
-    """Operations of a shard's leading eigenpairs: of AᵀA, AAᵀ, or by iteration."""
+    """Operations in the time of a shard's leading eigenpairs: of AᵀA, AAᵀ, or by iteration."""
     d, rows = problem.columns, max(problem.sizes)
     if d <= GRAM_COLUMNS:
-        return problem.gram() + problem.turns * eigen(d)
+        return problem.gram() + problem.turns * eigenvectors(d)
     if rows <= GRAM_COLUMNS and rows * d <= DUAL_ENTRIES:
-        return problem.turns * (GRAM * rows**2 * d + eigen(rows))
+        return problem.turns * (rows * d * (2 * rows + 2 * wide + 400) + eigenvectors(rows))
     more = min(wide + OVERSAMPLED, d)
-    steps = problem.product(more) + problem.turns * orthonormal(d, more)
-    return (PASSES + 1) * steps
+    bases = (PASSES + 2) * problem.turns * orthonormal(d, more)
+    return (PASSES + 1) * problem.product(more) + bases
 
 
 def leading_values(engine: Engine, rank: int, width: int, rounds: int = 5) -> Array:
