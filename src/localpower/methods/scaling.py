@@ -89,6 +89,12 @@ class Columns:
         """Sum of the squares of all entries of the rows so transformed."""
         return self.squares + rows * float(self.mean @ self.mean)
 
+    def keeps(self, dtype: np.dtype[Any]) -> bool:
+        """Whether rows of a type are shifted without being rounded to it, wherever that is done."""
+        return self.shift is None or (
+            not self.far and bool((self.shift.astype(dtype) == self.shift).all())
+        )
+
     def is_far(self, rows: int) -> bool:
         """Whether deviations from the mean are so small that they have lost digits in float32."""
         return self.squares <= LOSS * self.trace(rows)
@@ -132,7 +138,7 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
         factor=factor,
         mean=mean,
         squares=float(squares.sum()),
-        noise=noise if noise > eps * squares.max(initial=0.0) else 0.0,
+        noise=noise if noise > EPS * squares.max(initial=0.0) else 0.0,
         far=far,
         loss=loss,
         parts=squares,

@@ -283,7 +283,7 @@ class Refine(Task[Proposal]):
 class Triangle(Task[Factor]):
     """The R factor of ``A_i Z``, with a positive diagonal; `LeftVectors` takes the Q to it.
 
-    With `gram`, in float64, it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
+    With `gram` it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
     ``A_iᵀA_i`` and no more than three digits are lost: that takes no pass over the rows. With
     `variance`, mean and scatter of ``A_i Z`` are sent along; `far` says that the mean is large.
     """
@@ -300,7 +300,7 @@ class Triangle(Task[Factor]):
 
     def __call__(self, matrix: LocalMatrix) -> Factor:
         rows, R, spread = matrix.shape[0], None, None
-        if self.gram and matrix.dtype == np.float64 and matrix.gram_is_small():
+        if self.gram and matrix.gram_is_small():
             H = self.basis.T @ matrix.kept_gram() @ self.basis
             R = _cholesky(H)
             spread = _less_mean(H, rows, matrix.mean() @ self.basis) if self.variance else None
