@@ -36,7 +36,7 @@ from localpower.iteration import (
 from localpower.methods import Auto, Choice, Method, Start
 from localpower.methods.factors import Factors, explained, factors, is_graded, summed_factors
 from localpower.methods.growing import guessed, share_of
-from localpower.methods.scaling import EPS, Columns, columns, describe, prepare
+from localpower.methods.scaling import Columns, columns, describe, prepare
 from localpower.methods.state import State
 from localpower.options import Budget, Checkpoint, Faults, Privacy
 from localpower.planning import problem_of, tolerance
@@ -221,7 +221,7 @@ class Run:
             trace=self.columns.trace(source.rows),
             eps=eps,
             noise=noise,
-            eps_of_sums=EPS if self.columns.keeps(source.dtype) else eps,
+            eps_of_sums=self.columns.eps_of_sums(source.dtype),
             max_rounds=self.rounds,
             max_bytes=asked.budget.bytes or float("inf"),
             max_seconds=asked.budget.seconds or float("inf"),
