@@ -221,6 +221,7 @@ class Run:
             trace=self.columns.trace(source.rows),
             eps=eps,
             noise=noise,
+            eps_of_sums=self.columns.eps_of_sums(source.dtype),
             max_rounds=self.rounds,
             max_bytes=asked.budget.bytes or float("inf"),
             max_seconds=asked.budget.seconds or float("inf"),

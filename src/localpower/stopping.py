@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from localpower.core.certificate import Certificate, Known
 from localpower.core.errors import ConvergenceWarning, warn
@@ -81,8 +81,9 @@ class StoppingRule:
 
     `certainty` is the largest p that will do. `ties` says that small residuals are enough where no
     gap is seen after the leading columns, and `learns` that further rounds may tell more of p.
-    `noise` is what cancellation may have done to products. Where a `share` is asked for, the rank
-    is that of a state, and must be certain as well.
+    `noise` is what cancellation may have done to products, and `eps_of_sums` the rounding of
+    ``AᵀA``, which is summed in float64, where rows enter it as they are. Where a `share` is asked
+    for, the rank is that of a state, and must be certain as well.
     """
 
     rank: int
@@ -94,6 +95,7 @@ class StoppingRule:
     max_bytes: float
     max_seconds: float
     noise: float = 0.0
+    eps_of_sums: float = float("inf")
     ties: bool = True
     learns: bool = False
     share: Share | None = None
@@ -112,7 +114,8 @@ class StoppingRule:
 
     def _known(self, state: State) -> Known:
         """What is known of the matrix, whatever the state."""
-        return Known(len(state.basis), self.trace, self.eps, self.noise)
+        known = Known(len(state.basis), self.trace, self.eps, self.noise)
+        return replace(known, eps_of_sums=self.eps_of_sums)
 
     def verdict(
         self,

@@ -58,3 +58,16 @@ def test_a_mean_near_or_far_costs_a_shifted_gram_matrix_no_digits(offset, factor
     exact = B.T @ B
     noise = np.sqrt(len(A)) * np.finfo(dtype).eps * exact.max()
     assert np.abs(matrix.gram() - exact).max() <= noise
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_gram_certifies_float32_where_only_rounding_to_it_is_left(center):
+    rng = np.random.default_rng(1)
+    sizes = np.array([300.0, 1.1, 1.0, 0.5, 0.4, 0.3])  # squares differ by less than eps of float32
+    A = (rng.standard_normal((4000, 6)) * sizes + 0.3).astype(np.float32)
+    result = lp.svd(A, 3, tol=1e-4, center=center, rng=0)
+    wide = A.astype(float)
+    exact = np.linalg.svd(wide - wide.mean(axis=0) * center)[2][:3].T
+    error = lp.subspace_distance(exact, result.components.T.astype(float))
+    assert (result.run["method"], result.converged) == ("gram", True)
+    assert error <= result.certificate.angle <= 1e-4

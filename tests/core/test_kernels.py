@@ -97,6 +97,20 @@ def test_products_are_those_of_the_definition_at_every_width(which, dtype, colum
         assert close(product(Z, shift, *blocks), *expected(Z, shift, *blocks), dtype)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("columns", [1, 7, 8, 9, 16, 17, 23, 24, 25, 47, 49, 73, 100])
+@pytest.mark.parametrize("centred", [False, True])
+def test_gram_matrices_are_exact_in_float64_at_every_width(which, dtype, columns, centred):
+    rng = np.random.default_rng(columns)
+    shift = rng.standard_normal(columns).astype(dtype) if centred else None
+    blocks = [rng.standard_normal((rows, columns)).astype(dtype) for rows in (1, 255, 257, 520)]
+    total = kernels.GramSum(columns, np.dtype(dtype))
+    for block in blocks:
+        total.add(block, shift)
+    X = np.vstack(blocks).astype(float) - (0.0 if shift is None else shift)
+    assert close(total.result(), X.T @ X, np.abs(X).T @ np.abs(X), np.float64)
+
+
 @given(rows=st.integers(1, 120), columns=st.integers(1, 40), width=st.integers(1, 33),
        seed=st.integers(0, 2**32 - 1))  # fmt: skip
 def test_nothing_outside_of_the_arrays_is_touched(rows, columns, width, seed):

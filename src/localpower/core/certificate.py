@@ -121,7 +121,8 @@ class Known:
     base of probes, and `covered` how many leading Ritz vectors cover that base, but for so much as
     may hide in what they lack. `eps` is the relative rounding of products, `noise` what else may be
     wrong with them, and `passing` what further rounds may put right of those of the leading
-    vectors. The image of the whole search space is that of a matrix within `blur` of B.
+    vectors. The image of the whole search space is that of a matrix within `blur` of B. Where rows
+    enter ``AᵀA`` as they are, `eps_of_sums` is the relative rounding of their sums alone.
     """
 
     columns: int
@@ -133,6 +134,7 @@ class Known:
     hidden: float = float("inf")
     chance: Callable[[float], float] | None = None
     covered: tuple[tuple[int, float], ...] = ()
+    eps_of_sums: float = float("inf")
 
 
 def rayleigh_ritz(X: Array, G: Array) -> tuple[Array, Array, Array]:

@@ -96,10 +96,8 @@ class Problem:
         return operations(self.share, self.itemsize / 8 * width) * in_cache(self.columns)
 
     def gram(self) -> float:
-        """The same of ``A_iᵀA_i``; sparse rows are multiplied entry by entry."""
-        each = 2 * self.columns + 60 if not self.sparse else 425 * self.entries / self.rows
-        shifted = 1.3 if self.center and not self.sparse else 1.0
-        each *= shifted if self.sparse else shifted * self.itemsize / 8
+        """The same of ``A_iᵀA_i``, in float64; sparse rows are multiplied entry by entry."""
+        each = self.columns + 60 if not self.sparse else 425 * self.entries / self.rows
         return self.share * each + self.turns * 1300 * self.columns**2
 
     def factors(self, width: int) -> float:

@@ -144,7 +144,7 @@ def gram(engine: Engine, rank: int, share: Share | None = None) -> Iterator[Stat
         rank = found
         X, hidden = _all_but_rest(G, min(rank + 1, len(G)))
     basis = np.ascontiguousarray(X[:, :rank].astype(engine.dtype, copy=False))
-    yield State(basis, round=1, steps=1, rank=rank, exact=(X, G @ X), hidden=hidden)
+    yield State(basis, round=1, steps=1, rank=rank, exact=(X, G @ X), hidden=hidden, summed=True)
 
 
 def tsqr(engine: Engine, rank: int, share: Share | None = None) -> Iterator[State]:

@@ -65,7 +65,7 @@ class Columns:
     norm; 0 where that is less than other rounding. `far` tells whether means are so large that
     sparse rows have to be shifted entry by entry where columns are nearly full, and `loss` what a
     sparse row adds to the noise as other columns are not. `parts` (d,) are the squared deviations
-    of each column.
+    of each column. `slight` is a noise that is left out, of the largest of these.
     """
 
     shift: Array | None
@@ -79,6 +79,7 @@ class Columns:
     far: bool = False
     loss: float = 0.0
     parts: Array = field(default_factory=lambda: np.zeros(0))
+    slight: float = 0.0
 
     def diagonal(self, rows: int) -> Array:
         """Sums of the squares of each column of the rows so transformed."""
@@ -88,6 +89,13 @@ class Columns:
     def trace(self, rows: int) -> float:
         """Sum of the squares of all entries of the rows so transformed."""
         return self.squares + rows * float(self.mean @ self.mean)
+
+    def eps_of_sums(self, dtype: np.dtype[Any]) -> float:
+        """Rounding of ``AᵀA`` summed in float64; that of `dtype` where rows are rounded to it."""
+        kept = self.shift is None or (
+            not self.far and bool((self.shift.astype(dtype) == self.shift).all())
+        )
+        return EPS + self.slight if kept else float(np.finfo(dtype).eps)
 
     def is_far(self, rows: int) -> bool:
         """Whether deviations from the mean are so small that they have lost digits in float32."""
@@ -115,6 +123,7 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
         ratio = np.abs(stats.mean) / np.sqrt(np.where(stats.m2 > 0, stats.m2 / rows, np.inf))
         part = np.where(ratio > FAR, EPS * ratio, 0.0)
         noise += float((part * (squares + rows * np.square(mean))).sum())
+    most = float(squares.max(initial=0.0))  # no more than the largest eigenvalue
     far, loss = False, 0.0
     if shift is not None:
         size, spread = np.abs(offset * units), np.sqrt(squares / rows + np.square(mean))
@@ -132,7 +141,8 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
         factor=factor,
         mean=mean,
         squares=float(squares.sum()),
-        noise=noise if noise > eps * squares.max(initial=0.0) else 0.0,
+        noise=noise if noise > eps * most else 0.0,
+        slight=noise / most if 0 < noise <= eps * most else 0.0,
         far=far,
         loss=loss,
         parts=squares,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import ClassVar, Self
 
 import numpy as np
@@ -55,7 +56,8 @@ class State:
     being a large one outside of their `base`, a basis and its image. `joined` is `exact` with that,
     and with its own noises: it has all of the base but for a little, in which as much as `lacking`
     may hide. `draws` counts probes; while they are `resting` they are not sent. `rank` is how many
-    vectors are asked for now, where a share is what the run wants; else it may be 0.
+    vectors are asked for now, where a share is what the run wants; else it may be 0. `summed` tells
+    that the image is of ``AᵀA`` itself, which is summed in float64.
     """
 
     basis: Array
@@ -73,6 +75,7 @@ class State:
     draws: int = 0
     resting: bool = False
     rank: int = 0
+    summed: bool = False
     PROBES: ClassVar[int] = 2  # columns: few, where there are many rounds
     ordered: ClassVar[bool] = False  # whether `basis` has Ritz vectors, the leading ones first
 
@@ -92,7 +95,13 @@ class State:
         found = self.ritz()
         if found is None or found.residuals.shape[1] < rank:
             return None
-        return certify(found, rank, self._more(found, known, rank), tol, certainty)
+        more = self._more(found, known, rank)
+        coarse = certify(found, rank, more, tol, certainty)
+        if not self.summed or known.eps_of_sums >= known.eps:
+            return coarse
+        fine = certify(found, rank, replace(more, eps=known.eps_of_sums), tol, certainty)
+        cast = known.eps * sqrt(rank)  # vectors are rounded to the type of the rows
+        return replace(fine, angle=min(1.0, fine.angle + cast), residuals=coarse.residuals)
 
     def reach(self, share: Share, rank: int, known: Known, certainty: float) -> Reach | None:
         """What is known of the share that `rank` vectors reach, and of one vector fewer."""

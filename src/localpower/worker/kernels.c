@@ -1,9 +1,10 @@
-/* The passes over a shard's rows that take the time: column statistics, and the product.
+/* The passes over a shard's rows that take the time: column statistics, products, B'B.
  *
  * The local product is Y += B'(B - 1s')Z for a block of rows, each read once for both factors.
  * Dense: a group of rows stays in the cache between the two products, while the next one is fetched.
  * Z and Y come in panels of up to three vectors of LANES numbers per row, so that ROWS rows times a
  * panel of sums fill the registers. Sparse: one row at a time; its sums stay in registers.
+ * B'B is made of tiles that stay in registers over the rows of a group.
  * Equal rows would round a long sum the same way again and again. So sums of a tile of columns, and of
  * a span of rows, are made by themselves before they are added to others.
  * Vectors are GCC's and Clang's portable ones. On x86 the functions need AVX2, and there are others
@@ -44,11 +45,14 @@ enum {
   LONG_ROW = 8000,   /* columns */
   SPARE = 12,        /* rows that sums are padded with, at least ROWS of any panel */
   WIDEST = 48,       /* numbers of a row of any panel */
+  EIGHT = 8,         /* numbers of a vector of double8 */
+  SQUARED = 96,      /* rows that B'B is made of at a time, which are added by themselves */
 };
 
 /* Bytes of a vector; 0 if this machine cannot run what is here. */
 int vector_bytes(void) { return !USABLE ? 0 : HAS_WIDE ? 64 : 32; }
 ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP * d; }
+ptrdiff_t gram_scratch(ptrdiff_t d) { return SQUARED * (d + WIDEST); }
 
 #define LINE(T) (ptrdiff_t)(64 / sizeof(T)) /* numbers in a line of the cache */
 
@@ -158,6 +162,63 @@ ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP
       if (spanned < SPAN && i + m < n) continue;                                                   \
       for (ptrdiff_t c = 0; c < d * vectors * LANES; c++) sum[c] += Y[c], Y[c] = 0;                \
       spanned = 0;                                                                                 \
+    }                                                                                              \
+  }
+
+/* G += a'b for n rows of two panels: EIGHT columns of the one, NV vectors of the other. */
+#define SQUARE(NV)                                                                                 \
+  WIDE static void square_##NV(const double *restrict a, const double *restrict b, ptrdiff_t n,    \
+                               double *restrict G, ptrdiff_t d, ptrdiff_t rows,                    \
+                               ptrdiff_t columns) {                                                \
+    double8 s[EIGHT][NV];                                                                          \
+    for (int q = 0; q < EIGHT; q++)                                                                \
+      for (int v = 0; v < NV; v++) s[q][v] = (double8){0};                                         \
+    for (ptrdiff_t k = 0; k < n; k++, a += 3 * EIGHT, b += 3 * EIGHT) {                            \
+      double8 z[NV];                                                                               \
+      for (int v = 0; v < NV; v++) z[v] = ((const double8 *)b)[v];                                 \
+      for (int q = 0; q < EIGHT; q++) {                                                            \
+        double8 x = a[q] - (double8){0};                                                           \
+        for (int v = 0; v < NV; v++) s[q][v] += x * z[v];                                          \
+      }                                                                                            \
+    }                                                                                              \
+    if (rows >= EIGHT && columns >= NV * EIGHT) {                                                  \
+      for (int q = 0; q < EIGHT; q++)                                                              \
+        for (int v = 0; v < NV; v++) ((double8 *)(G + q * d))[v] += s[q][v];                       \
+      return;                                                                                      \
+    }                                                                                              \
+    for (ptrdiff_t q = 0; q < EIGHT && q < rows; q++)                                              \
+      for (ptrdiff_t c = 0; c < NV * EIGHT && c < columns; c++)                                    \
+        G[q * d + c] += s[q][c / EIGHT][c % EIGHT];                                                \
+  }
+
+/* The upper half of G += (B - 1 shift')'(B - 1 shift'), (d, d), of B, (n, d), row after row, in
+ * double; what is below the diagonal has no meaning. Rows are copied to panels of three vectors, for
+ * which `work` has room: `gram_scratch(d)` numbers. For machines with AVX-512; to others BLAS does. */
+#define GRAM(T)                                                                                    \
+  WIDE void gram_##T(const T *B, ptrdiff_t n, ptrdiff_t d, const T *shift, double *G,              \
+                     double *work) {                                                               \
+    enum { W = 3 * EIGHT };                                                                        \
+    for (ptrdiff_t i = 0; i < n; i += SQUARED, B += SQUARED * d) {                                 \
+      ptrdiff_t m = i + SQUARED < n ? SQUARED : n - i;                                             \
+      for (ptrdiff_t q = 0; q < m; q++)                                                            \
+        for (ptrdiff_t j = 0; j < d; j += W) {                                                     \
+          const T *row = B + q * d + j;                                                            \
+          double *out = work + j * SQUARED + q * W;                                                \
+          ptrdiff_t c = 0, left = d - j < W ? d - j : W;                                           \
+          if (shift) for (; c < left; c++) out[c] = (double)row[c] - shift[j + c];                 \
+          else for (; c < left; c++) out[c] = row[c];                                              \
+          for (; c < W; c++) out[c] = 0;                                                           \
+        }                                                                                          \
+      for (ptrdiff_t j = 0; j < d; j += W)                                                         \
+        for (ptrdiff_t r = 0; r < j + W && r < d; r += EIGHT) {                                    \
+          ptrdiff_t first = r < j ? 0 : r - j, c = j + first; /* those before are below */         \
+          ptrdiff_t left = d - j < W ? d - j : W;                                                  \
+          const double *a = work + r / W * W * SQUARED + r % W, *b = work + j * SQUARED + first;   \
+          int nv = (int)((left - first + EIGHT - 1) / EIGHT);                                      \
+          if (nv == 3) square_3(a, b, m, G + r * d + c, d, d - r, d - c);                          \
+          else if (nv == 2) square_2(a, b, m, G + r * d + c, d, d - r, d - c);                     \
+          else square_1(a, b, m, G + r * d + c, d, d - r, d - c);                                  \
+        }                                                                                          \
     }                                                                                              \
   }
 
@@ -355,6 +416,11 @@ DENSE(dense_double_32, TARGET, double, double4, 4)
 DENSE(dense_float_32, TARGET, float, float8, 8)
 DENSE(dense_double_64, WIDE, double, double8, 8)
 DENSE(dense_float_64, WIDE, float, float16, 16)
+SQUARE(1)
+SQUARE(2)
+SQUARE(3)
+GRAM(double)
+GRAM(float)
 CSR(double, TARGET, 32, double4, 2)
 CSR(float, TARGET, 32, double4, 2)
 CSR(double, WIDE, 64, double8, 1)

@@ -1,4 +1,4 @@
-"""The passes over rows that take the time: column statistics, and the local product.
+"""The passes over rows that take the time: column statistics, the local product, and ``BᵀB``.
 
 The product is ``Y = Σ Bᵀ(B - 1sᵀ)Z`` over blocks B of rows, each read from memory once. `kernels.c`
 does it where it was compiled when the package was built and the machine has what it needs; else
@@ -17,12 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localpower.core.linalg import short_gram
+
 Array = NDArray[np.floating[Any]]
 
 NARROW, WIDE = 32, 64  # bytes of the vectors that there are kernels for
 PANEL = 3  # vectors of Z that the compiled kernel works on at once
 MANY_ROWS = 128  # from here on it pays to bring Z into the order that the compiled kernel needs
 PARALLEL_BYTES = 1 << 21
+CACHED = 1 << 18  # bytes of rows that are shifted or widened at once
 EIGHT = 8  # columns of Z that a sparse product takes at once: a line of the cache
 LINE = 64  # bytes of a line of the cache
 STRETCH = 1 << 13  # rows that are summed by themselves: equal rows would round a long sum one way
@@ -45,7 +48,8 @@ def _library() -> Any:
     library.occurrences.argtypes = [pointer, size, ctypes.c_uint8]
     library.occurrences.restype = size
     library.fields.argtypes = [pointer, size, ctypes.c_uint8, size, pointer]
-    library.scratch.argtypes, library.scratch.restype = [size], size
+    for room in (library.scratch, library.gram_scratch):
+        room.argtypes, room.restype = [size], size
     for name in C_NAMES.values():
         for each in (NARROW, WIDE):
             dense = getattr(library, f"dense_{name}_{each}")
@@ -59,6 +63,8 @@ def _library() -> Any:
         statistics.restype = number
         extremes = getattr(library, f"extremes_{name}")
         extremes.argtypes, extremes.restype = [size, *[pointer] * 5], None
+        gram = getattr(library, f"gram_{name}")
+        gram.argtypes, gram.restype = [pointer, size, size, *[pointer] * 3], None
         interleave = getattr(library, f"interleave_{name}")
         interleave.argtypes, interleave.restype = [pointer, size, size, pointer], None
     return library
@@ -167,6 +173,50 @@ def extremes(block: Any) -> tuple[Array, Array, NDArray[np.int64]]:
     places = (array.ctypes.data for array in (column, value, low, high, count))
     take(len(value), *places)
     return low, high, count
+
+
+class GramSum:
+    """Sums ``(B - 1 shiftᵀ)ᵀ(B - 1 shiftᵀ)`` over the dense blocks that are added, in float64.
+
+    So products of float32 are exact, and only their sums are rounded.
+    """
+
+    def __init__(self, columns: int, dtype: np.dtype[Any]) -> None:
+        self.sum, self._part = np.zeros((2, columns, columns))
+        self._multiply: Any = None
+        if LIBRARY is not None and LIBRARY.bytes_each == WIDE:  # BLAS is as fast on others
+            self._multiply = getattr(LIBRARY, f"gram_{C_NAMES[dtype]}")
+            self._work = _lines(1, LIBRARY.gram_scratch(columns))
+
+    def add(self, block: Array, shift: Array | None) -> None:
+        """Add a block, in C order; its shift has its type, too."""
+        if self._multiply is None:
+            for rows in shifted(block, shift, np.dtype(np.float64)):
+                self.sum += short_gram(rows)
+            return
+        less = None if shift is None else shift.ctypes.data
+        places = less, self._part.ctypes.data, self._work.ctypes.data
+        for start in range(0, len(block), STRETCH):
+            rows = block[start : start + STRETCH]
+            self._multiply(rows.ctypes.data, *rows.shape, *places)
+            self.sum += self._part
+            self._part.fill(0)
+
+    def result(self) -> Array:
+        """Return the sum, (d, d)."""
+        if self._multiply is None:
+            return self.sum
+        return np.triu(self.sum) + np.triu(self.sum, 1).T  # of the kernel, the upper half counts
+
+
+def shifted(block: Array, shift: Array | None, dtype: np.dtype[Any]) -> Iterator[Array]:
+    """Yield the rows of a block less the shift in some type, as many as stay in the cache."""
+    step = STRETCH
+    if shift is not None or block.dtype != dtype:
+        step = min(step, max(16, CACHED // max(1, block.nbytes // max(1, len(block)))))
+    for start in range(0, len(block), step):
+        rows = block[start : start + step].astype(dtype, copy=False)
+        yield rows if shift is None else rows - shift
 
 
 class GramProduct:

@@ -16,16 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.linalg import (
-    Array,
-    lanczos,
-    leading_eigenpairs,
-    orth,
-    short_gram,
-    svd,
-    triangular,
-)
-from localpower.worker.kernels import STRETCH, GramProduct
+from localpower.core.linalg import Array, lanczos, leading_eigenpairs, orth, svd, triangular
+from localpower.worker.kernels import STRETCH, GramProduct, GramSum, shifted
 from localpower.worker.moments import Exponents, Moments, moments
 from localpower.worker.shard import Shard, cut, is_sparse
 
@@ -34,7 +26,6 @@ DUAL_ENTRIES = 1 << 25  # entries of a shard up to which it may be made dense fo
 OVERSAMPLED, PASSES = 8, 4  # columns more, and steps, of a block iteration for eigenpairs
 ROUNDING = 8.0  # units of the largest eigenvalue's rounding that a bound allows for
 NEAR_ZERO = 2.0  # largest deviations of a column: a mean up to here cancels a few bits at most
-CACHED = 1 << 18  # bytes of rows that are shifted at once
 FULL = 0.9  # part of the rows that have an entry in a column: a mean of 3 deviations needs more
 
 
@@ -160,22 +151,21 @@ class LocalMatrix:
         return Y.astype(self.dtype, copy=False)
 
     def gram(self) -> Array:
-        """``A_iᵀA_i``, (d, d), in float64."""
-        d = self.shape[1]
-        G = np.zeros((d, d))
+        """``A_iᵀA_i``, (d, d), in float64: exact but for what that rounds, also of float32."""
+        total = GramSum(self.shape[1], self.dtype)
         mean = self._mean_near_zero()
         for block, shift in self._blocks():
             if isinstance(block, np.ndarray):
-                for part in _shifted(block, shift if mean is None else None):
-                    G += short_gram(part)
+                total.add(block, shift if mean is None else None)
                 continue
-            step = max(STRETCH // 4, 4 * d)
+            step = max(STRETCH // 4, 4 * self.shape[1])
             for start in range(0, block.shape[0], step):
                 wide = cut(block, start, min(start + step, block.shape[0])).astype(np.float64)
-                G += (wide.T @ wide).toarray()
+                total.sum += (wide.T @ wide).toarray()
                 if shift is not None:
                     rows = wide.shape[0]  # scipy's mean of float32 is no better than that
-                    _shift_gram(G, rows, np.ravel(wide.sum(axis=0)) / rows, shift)
+                    _shift_gram(total.sum, rows, np.ravel(wide.sum(axis=0)) / rows, shift)
+        G = total.result()
         if mean is not None and self.shift is not None:
             _shift_gram(G, self.shape[0], mean, self.shift)
         if isinstance(self.factor, float):
@@ -313,7 +303,7 @@ class LocalMatrix:
         squares = np.zeros(self.shape[1])
         for block, shift in self._blocks():
             if isinstance(block, np.ndarray):
-                for rows in _shifted(block, shift):
+                for rows in shifted(block, shift, self.dtype):
                     squares += np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
                 continue
             data = block.data.astype(np.float64, copy=False)
@@ -406,15 +396,6 @@ def _missing(block: Any, full: NDArray[np.bool_], value: Array) -> Any:
     return type(block)(parts, shape=block.shape)
 
 
-def _shifted(block: Array, shift: Array | None) -> Iterator[Array]:
-    """Yield the rows of a block less the shift, as many as stay in the cache meanwhile."""
-    step = max(16, CACHED // max(1, block.nbytes // max(1, len(block))))
-    step = STRETCH if shift is None else min(step, STRETCH)
-    for start in range(0, len(block), step):
-        rows = block[start : start + step]
-        yield rows if shift is None else rows - shift
-
-
 def _shift_gram(G: Array, rows: int, mean: Array, shift: Array) -> None:
     """Make the Gram matrix of rows, whose mean is known, that of the rows less the shift."""
     cross = rows * np.outer(mean - shift / 2, shift)
@@ -423,7 +404,7 @@ def _shift_gram(G: Array, rows: int, mean: Array, shift: Array) -> None:
 
 def _forward(block: Any, shift: Array | None, Z: Array) -> Array:
     if shift is not None and isinstance(block, np.ndarray):
-        return np.concatenate([rows @ Z for rows in _shifted(block, shift)])
+        return np.concatenate([rows @ Z for rows in shifted(block, shift, block.dtype)])
     T: Array = block @ Z
     return T if shift is None else T - shift @ Z
 

@@ -38,7 +38,8 @@ from localpower.worker.replies import (
 R = TypeVar("R")
 Shapes = Mapping[str, tuple[int | None, ...]]
 TINY = 1e-9  # of the largest column of a factor: one that is smaller may be lost
-LOSS = 1e-3  # smallest eigenvalue, of the largest, down to which squares of values are good enough
+LOSS = 1e-3  # of squares: deviations from a mean down to which these are good enough
+GRADED = 1e-4  # smallest eigenvalue, of the largest, down to which squares of values are
 
 
 class Task(Generic[R]):
@@ -283,8 +284,8 @@ class Refine(Task[Proposal]):
 class Triangle(Task[Factor]):
     """The R factor of ``A_i Z``, with a positive diagonal; `LeftVectors` takes the Q to it.
 
-    With `gram`, in float64, it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
-    ``A_iᵀA_i`` and no more than three digits are lost: that takes no pass over the rows. With
+    With `gram` it is the Cholesky factor of ``Zᵀ(A_iᵀA_i)Z``, if the shard may keep
+    ``A_iᵀA_i`` and no more than four digits are lost: that takes no pass over the rows. With
     `variance`, mean and scatter of ``A_i Z`` are sent along; `far` says that the mean is large.
     """
 
@@ -300,7 +301,7 @@ class Triangle(Task[Factor]):
 
     def __call__(self, matrix: LocalMatrix) -> Factor:
         rows, R, spread = matrix.shape[0], None, None
-        if self.gram and matrix.dtype == np.float64 and matrix.gram_is_small():
+        if self.gram and matrix.gram_is_small():
             H = self.basis.T @ matrix.kept_gram() @ self.basis
             R = _cholesky(H)
             spread = _less_mean(H, rows, matrix.mean() @ self.basis) if self.variance else None
@@ -341,7 +342,7 @@ def _less_mean(H: Array, rows: int, mean: Array) -> tuple[Array, Array] | None:
 def _cholesky(H: Array) -> Array | None:
     """Upper Cholesky factor of a matrix that is far from singular; else None."""
     least, most = np.linalg.eigvalsh(H)[[0, -1]]
-    return np.linalg.cholesky(H).T if least > LOSS * most else None
+    return np.linalg.cholesky(H).T if least > GRADED * most else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
