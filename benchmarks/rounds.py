@@ -5,7 +5,7 @@
 
 The paper's data sets at k = 5, columns divided by their largest magnitude, rows shuffled, in
 max(n // 1000, 3) and in 8 shards; and synthetic spectra, with shards alike and sorted. The truth is
-a singular value decomposition of all rows. "auto, wide area" is what `plan` chooses for that network.
+a singular value decomposition of all rows. "auto, wide area" is what `plan` chooses for that one.
 Cases that the output has already are not run again.
 """
 

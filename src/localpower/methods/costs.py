@@ -97,7 +97,7 @@ class Problem:
 
     def gram(self) -> float:
         """The same of ``A_iᵀA_i``, in float64; sparse rows are multiplied entry by entry."""
-        each = self.columns + 60 if not self.sparse else 425 * self.entries / self.rows
+        each = 0.55 * self.columns + 50 if not self.sparse else 425 * self.entries / self.rows
         return self.share * each + self.turns * 1300 * self.columns**2
 
     def factors(self, width: int) -> float:
