@@ -278,15 +278,15 @@ def test_a_choice_is_followed_by_what_is_certified_and_then_by_what_is_exact():
 
 def test_what_has_no_room_does_not_follow_a_choice():
     assert chosen_of(**MANY, memory=5e7) == ("block_lanczos", 11, ["local_ritz"])
-    assert chosen_of(**SPARSE) == ("block_lanczos", 11, ["local_ritz"])  # far more than the rows
+    assert chosen_of(**SPARSE) == ("block_lanczos", 12, ["local_ritz"])  # far more than the rows
     rounds, others = chosen_of(**SPARSE | {"entries": 50_000_000})[1:]
-    assert (rounds, others) == (11, ["local_ritz", "tsqr"])
+    assert (rounds, others) == (12, ["local_ritz", "tsqr"])
     assert chosen_of(entries=100) == ("gram", 1, ["tsqr"])  # what is little has room anyway
 
 
 def test_options_of_a_choice_are_those_of_what_is_chosen_and_of_what_follows():
     narrow = Auto(width=9, wire="float32")
-    assert chosen_of(narrow, **MANY) == ("local_ritz:start=merged:16,width=9,wire=float32", 6, [])
+    assert chosen_of(narrow, **MANY) == ("local_ritz:start=merged:8,width=9,wire=float32", 9, [])
     few = chosen_of(narrow, sizes=(25, 25), columns=2000, entries=100_000)
     assert few[2] == ["local_ritz:start=merged:50,width=9,wire=float32"]
     alone = chosen_of(Auto(wire="float32"), columns=49)  # what can be rounded; rows are not few

@@ -92,13 +92,12 @@ def time_products(engine: Engine, clock: Clock = perf_counter) -> Speeds:
     short = [seconds - work for seconds, work in _timed(engine, NARROW, clock)]
     long = [seconds - work for seconds, work in _timed(engine, WIDE, clock)]
     column = 2 * shards * COLUMNS * block.itemsize
-    more = (WIDE - NARROW) * column
-    bandwidth = more / max(min(long) - min(short), more / FASTEST)
-    latency = max(float(np.median(short)) - NARROW * column / bandwidth, 1e-9)
-    work = max(waits - latency - USUAL * column / bandwidth, works)  # not all may work at once
+    each = max(min(long) - min(short), 0.0) / (WIDE - NARROW)  # seconds of a column
+    latency = max(float(np.median(short)) - NARROW * each, 1e-9)
+    work = max(waits - latency - USUAL * each, works)  # not all may work at once
     return Speeds(
         latency=latency,
-        bandwidth=bandwidth,
+        bandwidth=column / max(each, column / FASTEST),
         flops=operations(block.size / shards, USUAL) / max(float(work), 1e-9),
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
     )

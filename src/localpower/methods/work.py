@@ -45,7 +45,7 @@ def orthonormal(rows: float, columns: float) -> float:
 
 def singular_vectors(rows: float, columns: float) -> float:
     """Singular vectors of a matrix with fewer columns than rows."""
-    return rows * (22.0 * columns**2 + 1700.0 * columns)
+    return rows * (22.0 * columns**2 + 1700.0 * columns) + 5000.0 * columns**2
 
 
 def triangle(rows: float, columns: int) -> float:
