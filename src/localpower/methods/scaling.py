@@ -62,8 +62,8 @@ class Columns:
     `factor` afterwards; that is 0 for columns that have one value and are shifted by it.
 
     `noise` bounds what the rounding of the mean may do to ``AᵀA`` of these rows, in the spectral
-    norm; 0 where that is less than other rounding. `far` tells whether means are so large that
-    sparse rows have to be shifted entry by entry where columns are nearly full, and `loss` what a
+    norm: little, but R factors tell values that are smaller. `far` tells whether means are so
+    large that sparse rows have to be shifted entry by entry where columns are nearly full, and `loss` what a
     sparse row adds to the noise as other columns are not. `parts` (d,) are the squared deviations
     of each column.
     """
@@ -110,7 +110,8 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
     squares = np.square(np.sqrt(stats.m2) * units)
     raw, factor = _in_range(stats, divisor, exponent, units)
     eps, rows = float(np.finfo(dtype).eps), max(stats.rows, 1)
-    noise = 2 * rows * float(np.square(mean).sum()) if center else 0.0
+    off = np.abs(mean) + 2 * EPS * np.abs(stats.mean) * units * (np.ndim(stats.rest) == 0)
+    noise = 2 * rows * float(np.square(off).sum()) if center else 0.0
     if scale == "std" and np.ndim(stats.rest) == 0:  # means of shards are rounded when they merge
         ratio = np.abs(stats.mean) / np.sqrt(np.where(stats.m2 > 0, stats.m2 / rows, np.inf))
         part = np.where(ratio > FAR, EPS * ratio, 0.0)
@@ -132,7 +133,7 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
         factor=factor,
         mean=mean,
         squares=float(squares.sum()),
-        noise=noise if noise > eps * squares.max(initial=0.0) else 0.0,
+        noise=noise,
         far=far,
         loss=loss,
         parts=squares,
