@@ -63,9 +63,9 @@ class Columns:
 
     `noise` bounds what the rounding of the mean may do to ``AᵀA`` of these rows, in the spectral
     norm: little, but R factors tell values that are smaller. `far` tells whether means are so
-    large that sparse rows have to be shifted entry by entry where columns are nearly full, and `loss` what a
-    sparse row adds to the noise as other columns are not. `parts` (d,) are the squared deviations
-    of each column.
+    large that sparse rows have to be shifted entry by entry where columns are nearly full, and
+    `loss` what a sparse row adds to the noise as other columns are not. `parts` (d,) are the
+    squared deviations of each column.
     """
 
     shift: Array | None
