@@ -162,3 +162,13 @@ def test_many_equal_rows_keep_the_answer_within_twice_its_bound(method, dtype):
         found = quietly(A, 1, method=method, tol=1e-6, workers=1, rng=0)
         assert found.certificate.proven
         assert sine_to(exact, found) <= 2 * found.certificate.angle
+
+
+@pytest.mark.parametrize("method", ["tsqr", "auto"])
+def test_what_rounding_of_the_mean_makes_of_zero_is_no_component(method):
+    """Two centred rows have rank 1; a mean of 1e3 leaves 1e-10 of a second value."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        A = 1e3 * rng.standard_normal(5) + 1e-3 * rng.standard_normal((2, 5))
+        found = quietly(A, 2, method=method, center=True, workers=1, rng=seed).certificate
+        assert found.angle == 1 or found.vanishing

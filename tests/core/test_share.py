@@ -389,7 +389,7 @@ def test_numbers_of_numpy_and_functions_are_shares(value):
     [
         (float("nan"), ValueError, r"rank=nan is a share.*above 0 and below 1"),
         (0.0, ValueError, r"rank=0\.0 is a share"),
-        (1.0, ValueError, r"rank=1\.0 is a share.*whole number of components, as 1"),
+        (1.0, ValueError, r"rank=1\.0 is a share.*whole number of components, such as 1"),
         (-0.5, ValueError, r"rank=-0\.5 is a share"),
         (float("-inf"), ValueError, r"rank=-inf"),
         (1.5, TypeError, r"rank=1\.5 must be a whole number of components, or a share"),

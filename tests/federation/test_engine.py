@@ -108,7 +108,7 @@ REFUSED = {
     "dpi": ({"return_u": True}, "project rows where they are"),
     "block_krylov": ({"checkpoint": "never"}, "leave it out"),
     "auto": ({"faults": lp.Faults(on_loss="degrade")}, "would show a lost shard"),
-    "block_lanczos": ({"workers": 4}, "leave them out"),
+    "block_lanczos": ({"workers": 4}, "leave both out"),
 }
 
 

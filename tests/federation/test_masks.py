@@ -85,7 +85,7 @@ def test_a_key_of_another_kind_is_no_identity(tmp_path):
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     other = X25519PrivateKey.generate().private_bytes(*form, serialization.NoEncryption())
     (tmp_path / masks.IDENTITY).write_bytes(other)
-    with pytest.raises(ValueError, match="not an Ed25519 key; make one with localpower federation"):
+    with pytest.raises(ValueError, match="not an Ed25519 key; `localpower site key`"):
         masks.SiteKeys.read(tmp_path)
 
 

@@ -276,7 +276,8 @@ class DaskWorkers(ClusterEngine):
         elif silent:
             for nanny in [*self._cluster.workers.values()]:
                 if nanny.worker_address in silent and (pid := nanny.pid):
-                    os.kill(pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it is dead, and the nanny does not know yet
+                        os.kill(pid, signal.SIGKILL)
             self._await_workers(silent)
 
     def _homes(self) -> list[str]:

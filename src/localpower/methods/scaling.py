@@ -62,10 +62,10 @@ class Columns:
     `factor` afterwards; that is 0 for columns that have one value and are shifted by it.
 
     `noise` bounds what the rounding of the mean may do to ``AᵀA`` of these rows, in the spectral
-    norm; 0 where that is less than other rounding. `far` tells whether means are so large that
-    sparse rows have to be shifted entry by entry where columns are nearly full, and `loss` what a
-    sparse row adds to the noise as other columns are not. `parts` (d,) are the squared deviations
-    of each column. `slight` is a noise that is left out, of the largest of these.
+    norm: little, but R factors tell values that are smaller. `far` tells whether means are so
+    large that sparse rows have to be shifted entry by entry where columns are nearly full, and
+    `loss` what a sparse row adds to the noise as other columns are not. `parts` (d,) are the
+    squared deviations of each column.
     """
 
     shift: Array | None
@@ -79,7 +79,6 @@ class Columns:
     far: bool = False
     loss: float = 0.0
     parts: Array = field(default_factory=lambda: np.zeros(0))
-    slight: float = 0.0
 
     def diagonal(self, rows: int) -> Array:
         """Sums of the squares of each column of the rows so transformed."""
@@ -95,7 +94,7 @@ class Columns:
         kept = self.shift is None or (
             not self.far and bool((self.shift.astype(dtype) == self.shift).all())
         )
-        return EPS + self.slight if kept else float(np.finfo(dtype).eps)
+        return EPS if kept else float(np.finfo(dtype).eps)
 
     def is_far(self, rows: int) -> bool:
         """Whether deviations from the mean are so small that they have lost digits in float32."""
@@ -118,12 +117,12 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
     squares = np.square(np.sqrt(stats.m2) * units)
     raw, factor = _in_range(stats, divisor, exponent, units)
     eps, rows = float(np.finfo(dtype).eps), max(stats.rows, 1)
-    noise = 2 * rows * float(np.square(mean).sum()) if center else 0.0
+    off = np.abs(mean) + 2 * EPS * np.abs(stats.mean) * units * (np.ndim(stats.rest) == 0)
+    noise = 2 * rows * float(np.square(off).sum()) if center else 0.0
     if scale == "std" and np.ndim(stats.rest) == 0:  # means of shards are rounded when they merge
         ratio = np.abs(stats.mean) / np.sqrt(np.where(stats.m2 > 0, stats.m2 / rows, np.inf))
         part = np.where(ratio > FAR, EPS * ratio, 0.0)
         noise += float((part * (squares + rows * np.square(mean))).sum())
-    most = float(squares.max(initial=0.0))  # no more than the largest eigenvalue
     far, loss = False, 0.0
     if shift is not None:
         size, spread = np.abs(offset * units), np.sqrt(squares / rows + np.square(mean))
@@ -141,8 +140,7 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
         factor=factor,
         mean=mean,
         squares=float(squares.sum()),
-        noise=noise if noise > eps * most else 0.0,
-        slight=noise / most if 0 < noise <= eps * most else 0.0,
+        noise=noise,
         far=far,
         loss=loss,
         parts=squares,
