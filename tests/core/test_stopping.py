@@ -814,7 +814,11 @@ def test_options_that_a_method_has_no_use_for_are_refused(method):
             continue
         with pytest.raises(ValueError, match=f"{text}': '{name}={value}' is not an option of it"):
             method_from(text)
-    with pytest.raises(ValueError, match="cannot use warm_start") if method not in USES else ExitStack():
+    with (
+        pytest.raises(ValueError, match="cannot use warm_start")
+        if method not in USES
+        else ExitStack()
+    ):
         lp.svd(A, 3, method, warm_start=lp.svd(A, 3, "tsqr"), workers=2, rng=0)
 
 

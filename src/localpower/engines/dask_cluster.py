@@ -276,7 +276,9 @@ class DaskWorkers(ClusterEngine):
         elif silent:
             for nanny in [*self._cluster.workers.values()]:
                 if nanny.worker_address in silent and (pid := nanny.pid):
-                    with suppress(ProcessLookupError):  # it is dead, and the nanny does not know yet
+                    with suppress(
+                        ProcessLookupError
+                    ):  # it is dead, and the nanny does not know yet
                         os.kill(pid, signal.SIGKILL)
             self._await_workers(silent)
 
