@@ -38,6 +38,7 @@ METHODS = {
     "block_lanczos": "block_lanczos",
     "local_ritz": "local_ritz",
     "local_ritz w=20": "local_ritz:start=merged:20",
+    "local_ritz w=40": "local_ritz:start=merged:40",
     "local_ritz all+residual": lp.LocalRitz(proposal="all+residual"),
     "auto, wide area": "auto",
 }

@@ -168,7 +168,7 @@ def test_mistakes_are_said_before_anything_runs():
     ("options", "error", "message"),
     [
         ({"tol": None}, ValueError, "tol=None must be the sine of an angle: take 0 <= tol < 1"),
-        ({"tol": "small"}, ValueError, "tol='small' is the sine"),
+        ({"tol": "small"}, ValueError, "tol='small' must be the sine"),
         ({"max_rounds": None}, TypeError, "max_rounds=None must be a whole number"),
         ({"max_rounds": "9"}, TypeError, "max_rounds='9' must be a whole number"),
         ({"methods": 3}, TypeError, r"methods=3 must be names, as 'auto,\w+', or a list"),

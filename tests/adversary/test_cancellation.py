@@ -160,14 +160,15 @@ def test_many_sparse_columns_with_means_of_a_few_deviations_make_a_little_noise(
 @pytest.mark.parametrize("kind", ["dense", "csr"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale", SCALES)
-def test_ordinary_data_have_no_noise_and_nothing_is_made_explicit(kind, dtype, scale):
+def test_ordinary_data_have_hardly_any_noise_and_nothing_is_made_explicit(kind, dtype, scale):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((500, 20)) * (rng.random((500, 20)) < 0.2) + (kind == "dense")
     with Inline() as engine:
         engine.place(placed(X.astype(dtype), kind))
         for center in (False, True):
             how = columns(describe(engine, scale), center, scale, engine.dtype)
-            assert prepare(engine, how).noise == 0
+            least = np.finfo(dtype).eps * how.parts.max(initial=0)  # other rounding is more
+            assert prepare(engine, how).noise <= least
             assert not (how.far and kind == "csr")
 
 

@@ -117,7 +117,8 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
     squares = np.square(np.sqrt(stats.m2) * units)
     raw, factor = _in_range(stats, divisor, exponent, units)
     eps, rows = float(np.finfo(dtype).eps), max(stats.rows, 1)
-    off = np.abs(mean) + 2 * EPS * np.abs(stats.mean) * units * (np.ndim(stats.rest) == 0)
+    merged = (np.ndim(stats.rest) == 0) & (stats.m2 > 0)  # a mean of one value is exact
+    off = np.abs(mean) + 2 * EPS * np.where(merged, np.abs(stats.mean) * units, 0.0)
     noise = 2 * rows * float(np.square(off).sum()) if center else 0.0
     if scale == "std" and np.ndim(stats.rest) == 0:  # means of shards are rounded when they merge
         ratio = np.abs(stats.mean) / np.sqrt(np.where(stats.m2 > 0, stats.m2 / rows, np.inf))
