@@ -356,6 +356,7 @@ def test_a_frame_of_one_piece_is_not_copied():
 def test_pieces_that_are_none_do_not_end_a_site(echo):
     link, connect = echo
     said = connect("north")
+    until(lambda: said, "it says that it is connected")
     for broken in (b"short", HEADER.pack(7, 1) + b"longer than it says"):
         before = said.count(said[0])
         link._streams["north"].outbox.put(broken)
