@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from localpower.core.checks import whole
-from localpower.core.linalg import Array
+from localpower.core.linalg import FAN_IN, Array
 from localpower.engines.base import Engine
 from localpower.methods.base import (
     Method,
@@ -98,7 +98,8 @@ class _Ritz(Method):
         """Operations in the time of merging what shards have found, `wide` columns of each."""
         d, most = problem.columns, min(found, 2 * wide)
         cut = eigenvectors(min(3 * wide, found)) + 30.0 * d * wide**2
-        cuts = max(0, len(problem.sizes) - 2)
+        m = len(problem.sizes)
+        cuts = max(0, m - 1 - ceil(m / FAN_IN))  # the first two of a group have room
         if not self.models:
             most, cuts = min(most, wide), cuts + 1
         return ROUND + cuts * cut + singular_vectors(max(d, most), min(d, most))

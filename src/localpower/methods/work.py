@@ -28,13 +28,13 @@ def sparse_product(width: float, columns: int) -> float:
 
 def eigenvectors(order: float) -> float:
     """All eigenvectors of a symmetric matrix."""
-    return 11.0 * order**3 + 3500.0 * order**2
+    return 11.0 * order**3 + 2500.0 * order**2
 
 
 def leading_eigenvectors(order: float, count: int) -> float:
     """A few of them, and a proof that they are the leading ones."""
     if order <= EIGH_COLUMNS:
-        return 0.5 * eigenvectors(order) + 3000.0 * order**2
+        return 0.5 * eigenvectors(order) + 3500.0 * order**2
     return ITERATED + 1.7 * order**3 + (300.0 + 30.0 * count) * order**2
 
 
