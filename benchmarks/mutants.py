@@ -1125,7 +1125,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ]),
     ("methods/exact.py", EXACT, [
         ("count = min(rank + 1, len(G))", "count = rank"),
-        ("exact=(X, G @ X), hidden=hidden)", "exact=(X, G @ X))"),
+        ("hidden=hidden, summed=True)", "summed=True)"),
         ("limit = (1 + NEARLY) * least + rounding", "limit = (1 - NEARLY) * least + rounding"),
         ("limit = (1 + NEARLY) * least + rounding", "limit = 2 * least + rounding"),
         ("(image - X @ (X.T @ image) / 2) @ X.T", "(image - X @ (X.T @ image)) @ X.T"),
@@ -1219,7 +1219,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
          "self.trace() - float(np.square(sizes[:count]).sum())"),
         ("self.dtype), left + rounding", "self.dtype), left"),
         ("squares += shift * (block.shape[0] * shift - 2 * sums)", "squares += shift * (block.shape[0] * shift - sums)"),
-        ("for rows in _shifted(block, shift):\n                    squares", "for rows in _shifted(block, None):\n                    squares"),
+        ("for rows in shifted(block, shift, self.dtype):\n                    squares", "for rows in shifted(block, None, self.dtype):\n                    squares"),
         ("return float((squares * np.square(self.factor)).sum())", "return float(squares.sum())"),
     ]),
     ("worker/moments.py", MOMENTS, [

@@ -41,6 +41,7 @@ EPS = float(np.finfo(np.float64).eps)
 SAFE_EXPONENT = 30  # rows up to 2**±30 are multiplied as they are, also in float32
 LOSS = 1e-2  # deviations, of all squares, from which on their rounding in float32 is seen
 CONSTANT = 3.0  # units of rounding of the mean: a column that varies by less has one value
+SUMS = 4.0  # units of rounding: equal rows round all sums of float64 one way, by up to 20 units
 IMPLICIT = 4.0  # deviations of the largest column: up to here sparse rows are shifted implicitly
 EXPLICIT = 4.0  # deviations: a larger mean needs a column with an entry in nine rows of ten
 
@@ -94,7 +95,11 @@ class Columns:
         kept = self.shift is None or (
             not self.far and bool((self.shift.astype(dtype) == self.shift).all())
         )
+<<<<<<< HEAD
         return EPS if kept else float(np.finfo(dtype).eps)
+=======
+        return SUMS * EPS + self.slight if kept else float(np.finfo(dtype).eps)
+>>>>>>> 3ab85ef0f590474300a8dcfa1b8a8320ff5a7a6c
 
     def is_far(self, rows: int) -> bool:
         """Whether deviations from the mean are so small that they have lost digits in float32."""
