@@ -122,7 +122,10 @@ MISTAKES = [
     ({"workers": 0}, ValueError, r"workers=0 must be 1 or more"),
     ({"workers": -1}, ValueError, r"workers=-1 must be 1 or more"),
     ({"workers": 2.5}, TypeError, r"workers=2\.5 must be a whole number"),
-    *(({"tol": tol}, ValueError, rf"tol={tol} must be the sine .* 0 < tol < 1") for tol in (-1, 0, 1)),
+    *(
+        ({"tol": tol}, ValueError, rf"tol={tol} must be the sine .* 0 < tol < 1")
+        for tol in (-1, 0, 1)
+    ),
     ({"tol": float("nan")}, ValueError, r"tol=nan must be the sine of an angle"),
     ({"tol": "small"}, ValueError, r"tol='small' must be the sine .* 0 < tol < 1"),
     ({"latency": None}, TypeError, r"latency=None must be a number"),

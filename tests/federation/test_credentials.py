@@ -255,13 +255,9 @@ for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
     command = [sys.executable, "-c", script, str(file), *how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     first, second = done.stdout.splitlines() or [done.stderr, ""]
-<<<<<<< HEAD
     assert first.startswith(
         "TLSv1_2 StatusCode.PERMISSION_DENIED this connection is not TLS 1.3"
     ), done.stderr
-=======
-    assert first.startswith("TLSv1_2 StatusCode.PERMISSION_DENIED this connection is not TLS 1.3"), done.stderr
->>>>>>> 8c6e612920bbb2656acd6eb08da8a81ae085050f
     assert second.startswith("TLSv1_3 StatusCode.OK")
 
 

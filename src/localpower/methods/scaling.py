@@ -95,11 +95,7 @@ class Columns:
         kept = self.shift is None or (
             not self.far and bool((self.shift.astype(dtype) == self.shift).all())
         )
-<<<<<<< HEAD
-        return EPS if kept else float(np.finfo(dtype).eps)
-=======
-        return SUMS * EPS + self.slight if kept else float(np.finfo(dtype).eps)
->>>>>>> 3ab85ef0f590474300a8dcfa1b8a8320ff5a7a6c
+        return SUMS * EPS if kept else float(np.finfo(dtype).eps)
 
     def is_far(self, rows: int) -> bool:
         """Whether deviations from the mean are so small that they have lost digits in float32."""
