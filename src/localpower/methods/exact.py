@@ -124,7 +124,8 @@ class TSQR(_Exact):
         d, rows = problem.columns, problem.turns * max(problem.sizes)
         merges = (len(problem.sizes) - 1) * triangle(d, d)
         records = [problem.round("LocalTriangle", 0, d * (d + 1) / 2, bytes_each=8)]
-        flops = ROUND / 2 + triangle(rows, d) + merges + singular_vectors(d, d)
+        dense = problem.sparse * (problem.turns * 1e6 + 20 * rows * d)  # rows are written out first
+        flops = ROUND / 2 + dense + triangle(rows, d) + merges + singular_vectors(d, d)
         return Estimate(records, flops)
 
 
