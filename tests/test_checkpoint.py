@@ -446,7 +446,7 @@ def no_data(number):
     ids=["function", "object"],
 )
 def test_a_schedule_that_cannot_be_compared_is_refused_before_any_work(tmp_path, schedule):
-    with pytest.raises(ValueError, match=r"schedule=.* checkpoint= needs it: give a name such as"):
+    with pytest.raises(ValueError, match=r"checkpoint= does not work with .* give a name such as"):
         lp.svd(
             no_data,
             3,

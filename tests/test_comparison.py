@@ -232,7 +232,7 @@ def test_pictures(found, tmp_path):
 
 
 def test_pictures_are_checked_first(found, rows, tmp_path, monkeypatch, capsys):
-    for path, message in (("a.pdf", ".png or .svg"), ("gone/a.png", "no folder")):
+    for path, message in (("a.pdf", ".png or .svg"), ("gone/a.png", "does not exist")):
         with pytest.raises(ValueError, match=message):
             found.plot(tmp_path / path)
         run = ["compare", str(rows), "-k", "2", "-o", str(tmp_path / path)]

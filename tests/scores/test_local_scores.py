@@ -374,7 +374,7 @@ def test_left_vectors_are_of_the_kind_of_the_data():
     assert np.abs(parts.U - given.U).max() <= 1e-12
     with pytest.raises(ValueError, match="a generator yields them once"):
         lp.pca(iter([A]), 3, return_u="engine")
-    with pytest.raises(ValueError, match=r"return_u='cluster' .* take True, False or 'engine'"):
+    with pytest.raises(ValueError, match=r"return_u='cluster' .* give True, False or 'engine'"):
         lp.pca(A, 3, return_u="cluster")
 
 
