@@ -86,8 +86,8 @@ class Problem:
     def statistics(self) -> float:
         """Operations in the time of the statistics of columns."""
         if self.sparse:
-            return 800 * self.share
-        return self.itemsize / 8 * (70 if self.columns <= GRAM_COLUMNS else 140) * self.share
+            return 1000 * self.share
+        return self.itemsize / 8 * (90 if self.columns <= GRAM_COLUMNS else 180) * self.share
 
     def product(self, width: float) -> float:
         """The same of a local product with so many columns; few are not faster than memory."""
@@ -97,15 +97,15 @@ class Problem:
 
     def gram(self) -> float:
         """The same of ``A_iᵀA_i``; sparse rows are multiplied entry by entry."""
-        each = 2 * self.columns + 60 if not self.sparse else 425 * self.entries / self.rows
+        each = 2.6 * self.columns + 80 if not self.sparse else 550 * self.entries / self.rows
         shifted = 1.3 if self.center and not self.sparse else 1.0
         each *= shifted if self.sparse else shifted * self.itemsize / 8
-        return self.share * each + self.turns * 1300 * self.columns**2
+        return self.share * each + self.turns * 1700 * self.columns**2
 
     def factors(self, width: int) -> float:
         """The same of singular values within a basis: of ``A_i Z``, and of its triangle."""
-        each = 4 * width + 60 + 75 * self.center if not self.sparse else 25 * width + 100
-        rows = self.turns * max(self.sizes) * width * (37 * width + 600)
+        each = 5 * width + 80 + 100 * self.center if not self.sparse else 32 * width + 130
+        rows = self.turns * max(self.sizes) * width * (48 * width + 780)
         return self.share * each * (1 if self.sparse else self.itemsize / 8) + rows
 
     def round(
