@@ -42,7 +42,7 @@ NETWORKS = {  # seconds of a hop, bytes a second
     "data centre": (5e-4, 1.25e9),
     "wide area": (5e-2, 1.25e7),
 }
-FLOPS = 6e10  # a second, of one worker
+FLOPS = 8e10  # a second, of one worker
 TOLERANCE = 1e-8
 TINY = 1e-14  # tolerance that is planned for where all rounds are to be done
 SAMPLE_FLOPS = 1e11  # that a plan may spend on looking at the data

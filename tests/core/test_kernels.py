@@ -282,3 +282,13 @@ def test_triangles_of_blocks_are_those_of_the_factorisation(shape):
     np.testing.assert_array_equal(R, linalg.triangular(Y))
     np.testing.assert_allclose(Q @ R, Y, atol=1e-12)
     np.testing.assert_allclose(Q.T @ Q, np.eye(shape[1]), atol=1e-13)
+
+
+def test_a_library_of_other_sources_is_not_called(monkeypatch):
+    if kernels.LIBRARY is None:
+        pytest.skip("no kernels were compiled")
+    monkeypatch.setattr(kernels, "INTERFACE", kernels.INTERFACE + 1)
+    with pytest.warns(
+        RuntimeWarning, match="compiled from other sources.*install localpower again"
+    ):
+        assert kernels._library() is None

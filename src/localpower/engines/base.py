@@ -41,7 +41,7 @@ class Engine(ABC):
     shared = False  # whether all processes of a job make the same calls, each with its own rows
     latency = 1e-4
     bandwidth = 5e9
-    flops = 6e10
+    flops = 8e10
     deadline: float | None = None
     memory: float | None = None
     rows: Sequence[int] = ()

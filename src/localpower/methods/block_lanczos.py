@@ -138,7 +138,7 @@ class BlockLanczos(Method):
         early = min(rounds, max(2, rounds // 3))
         records = [plain] * early + [probed] * (rounds - early)
         space = min(rounds * wide, RESTART * problem.width) / 2
-        own = ROUND + (2e6 + 900.0 * problem.columns) * space
+        own = ROUND + (2.6e6 + 1200.0 * problem.columns) * space
         work = problem.product(wide + probes / problem.columns / 2) + own
         return Estimate(records, rounds * work)
 

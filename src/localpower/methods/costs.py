@@ -86,8 +86,8 @@ class Problem:
     def statistics(self) -> float:
         """Operations in the time of the statistics of columns."""
         if self.sparse:
-            return 800 * self.share
-        return self.itemsize / 8 * (70 if self.columns <= GRAM_COLUMNS else 140) * self.share
+            return 1000 * self.share
+        return self.itemsize / 8 * (90 if self.columns <= GRAM_COLUMNS else 180) * self.share
 
     def product(self, width: float) -> float:
         """The same of a local product with so many columns; few are not faster than memory."""
@@ -97,13 +97,13 @@ class Problem:
 
     def gram(self) -> float:
         """The same of ``A_iᵀA_i``, in float64; sparse rows are multiplied entry by entry."""
-        each = 0.55 * self.columns + 50 if not self.sparse else 425 * self.entries / self.rows
-        return self.share * each + self.turns * 1300 * self.columns**2
+        each = 0.72 * self.columns + 65 if not self.sparse else 550 * self.entries / self.rows
+        return self.share * each + self.turns * 1700 * self.columns**2
 
     def factors(self, width: int) -> float:
         """The same of singular values within a basis: of ``A_i Z``, and of its triangle."""
-        each = 4 * width + 60 + 75 * self.center if not self.sparse else 25 * width + 100
-        rows = self.turns * max(self.sizes) * width * (37 * width + 600)
+        each = 5 * width + 80 + 100 * self.center if not self.sparse else 32 * width + 130
+        rows = self.turns * max(self.sizes) * width * (48 * width + 780)
         return self.share * each * (1 if self.sparse else self.itemsize / 8) + rows
 
     def round(

@@ -97,7 +97,7 @@ class _Ritz(Method):
     def _merging(self, problem: Problem, wide: int, found: int) -> float:
         """Operations in the time of merging what shards have found, `wide` columns of each."""
         d, most = problem.columns, min(found, 2 * wide)
-        cut = eigenvectors(min(3 * wide, found)) + 30.0 * d * wide**2
+        cut = eigenvectors(min(3 * wide, found)) + 39.0 * d * wide**2
         m = len(problem.sizes)
         cuts = max(0, m - 1 - ceil(m / FAN_IN))  # the first two of a group have room
         if not self.models:
@@ -246,7 +246,7 @@ def round_flops(problem: Problem, space: float, factor: int = 0) -> float:
 
     Its search space has so many columns, and the `factor` by which residuals are corrected.
     """
-    both = 25.0 * space**2 + 600.0 * space + (15.0 * space + 400.0) * factor
+    both = 32.0 * space**2 + 800.0 * space + (20.0 * space + 500.0) * factor
     return ROUND + problem.columns * both + 1.2 * eigenvectors(factor)
 
 
@@ -256,7 +256,7 @@ def leading_flops(problem: Problem, wide: int) -> float:
     if d <= GRAM_COLUMNS:
         return problem.gram() + problem.turns * eigenvectors(d)
     if rows <= GRAM_COLUMNS and rows * d <= DUAL_ENTRIES:
-        return problem.turns * (rows * d * (2 * rows + 2 * wide + 400) + eigenvectors(rows))
+        return problem.turns * (rows * d * (2.6 * (rows + wide) + 500) + eigenvectors(rows))
     more = min(wide + OVERSAMPLED, d)
     bases = (PASSES + 2) * problem.turns * orthonormal(d, more)
     return (PASSES + 1) * problem.product(more) + bases

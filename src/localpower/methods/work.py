@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from localpower.core.linalg import EIGH_COLUMNS
 
-ROUND = 4e7  # what the coordinator does in every round, whatever the sizes
-ITERATED = 1e8  # calls of a Lanczos iteration for a few eigenvectors
+ROUND = 5e7  # what the coordinator does in every round, whatever the sizes
+ITERATED = 1.3e8  # calls of a Lanczos iteration for a few eigenvectors
 BLOCK = 1 << 19  # entries of the blocks of rows whose triangles are merged
 LONG = 6000  # columns of which a few of a block, and of its product, fill the cache of a core
 GATHERED = 5000  # columns from which on sparse rows find less and less of a block in the cache
@@ -23,32 +23,32 @@ def in_cache(columns: int) -> float:
 
 def sparse_product(width: float, columns: int) -> float:
     """An entry's part in a product of sparse rows."""
-    return (110 + 17 * width) * (1 + min(columns / GATHERED, 3))
+    return (140 + 22 * width) * (1 + min(columns / GATHERED, 3))
 
 
 def eigenvectors(order: float) -> float:
     """All eigenvectors of a symmetric matrix."""
-    return 11.0 * order**3 + 2500.0 * order**2
+    return 14.0 * order**3 + 3300.0 * order**2
 
 
 def leading_eigenvectors(order: float, count: int) -> float:
     """A few of them, and a proof that they are the leading ones."""
     if order <= EIGH_COLUMNS:
-        return 0.5 * eigenvectors(order) + 3500.0 * order**2
-    return ITERATED + 1.7 * order**3 + (300.0 + 30.0 * count) * order**2
+        return 0.5 * eigenvectors(order) + 4500.0 * order**2
+    return ITERATED + 2.2 * order**3 + (400.0 + 40.0 * count) * order**2
 
 
 def orthonormal(rows: float, columns: float) -> float:
     """An orthonormal basis of columns."""
-    return rows * (37.0 * columns**2 + 1800.0 * columns)
+    return rows * (48.0 * columns**2 + 2300.0 * columns)
 
 
 def singular_vectors(rows: float, columns: float) -> float:
     """Singular vectors of a matrix with fewer columns than rows."""
-    return rows * (22.0 * columns**2 + 1700.0 * columns) + 5000.0 * columns**2
+    return rows * (28.0 * columns**2 + 2200.0 * columns) + 6500.0 * columns**2
 
 
 def triangle(rows: float, columns: int) -> float:
     """The R factor: of blocks of rows, each below that of those before; wide ones are faster."""
     blocks = rows / max(2 * columns, BLOCK / columns)
-    return max(5.0, min(24.0, 3300.0 / columns)) * columns**2 * (rows + columns * max(1, blocks))
+    return max(6.5, min(31.0, 4300.0 / columns)) * columns**2 * (rows + columns * max(1, blocks))

@@ -49,6 +49,9 @@ enum {
   SQUARED = 96,      /* rows that B'B is made of at a time, which are added by themselves */
 };
 
+/* Another number whenever arguments of a function change: `kernels.py` calls no older library. */
+int kernel_interface(void) { return 2; }
+
 /* Bytes of a vector; 0 if this machine cannot run what is here. */
 int vector_bytes(void) { return !USABLE ? 0 : HAS_WIDE ? 64 : 32; }
 ptrdiff_t scratch(ptrdiff_t d) { return (MAX_GROUP + SPARE) * WIDEST + MAX_GROUP * d; }

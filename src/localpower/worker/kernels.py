@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -21,6 +22,7 @@ from localpower.core.linalg import short_gram
 
 Array = NDArray[np.floating[Any]]
 
+INTERFACE = 2  # of `kernels.c`
 NARROW, WIDE = 32, 64  # bytes of the vectors that there are kernels for
 PANEL = 3  # vectors of Z that the compiled kernel works on at once
 MANY_ROWS = 128  # from here on it pays to bring Z into the order that the compiled kernel needs
@@ -38,9 +40,18 @@ def _library() -> Any:
         return None
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name("libkernels.so")))
-        bytes_each = library.vector_bytes()
-    except (OSError, AttributeError):
+    except OSError:
         return None
+    version = library.kernel_interface() if hasattr(library, "kernel_interface") else 1
+    if version != INTERFACE:
+        warnings.warn(
+            f"{library._name} was compiled from other sources, so numpy does its work: install "
+            "localpower again",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    bytes_each = library.vector_bytes()
     if not bytes_each:
         return None
     library.bytes_each = bytes_each  # type: ignore[attr-defined]
