@@ -255,7 +255,9 @@ for version in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
     command = [sys.executable, "-c", script, str(file), *how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     first, second = done.stdout.splitlines() or [done.stderr, ""]
-    assert first.startswith("TLSv1_2 StatusCode.PERMISSION_DENIED this connection is not TLS 1.3"), done.stderr
+    assert first.startswith(
+        "TLSv1_2 StatusCode.PERMISSION_DENIED this connection is not TLS 1.3"
+    ), done.stderr
     assert second.startswith("TLSv1_3 StatusCode.OK")
 
 
