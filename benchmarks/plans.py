@@ -4,8 +4,8 @@
 
 Eighteen problems, two workers. `predicted` and `measured` are seconds from the first message to the
 last reply, the latter the median of three runs; `whole` is the call with opening and placing the
-rows. `against_best` is what the method that the plan chose took, over the fastest method measured. The
-engine is measured anew before each problem, as machines that others use are now slow, now fast;
+rows. `against_best` is what the method that the plan chose took, over the fastest method measured.
+The engine is measured anew before each problem, as machines that others use are now slow, now fast;
 what is measured goes to a cache of the benchmark's own. Problems that the output has are not run
 again. MPI runs with `mpiexec -n 2`.
 """
