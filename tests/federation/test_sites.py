@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 from helpers import projector_gap, same_bits
-from real_sites import PATIENCE, Sites, change, is_free, localpower, told, until
+from real_sites import PATIENCE, SOURCE, Sites, change, is_free, localpower, told, until
 
 import localpower as lp
 from localpower.core.errors import EngineError, WireError, WorkerLate, WorkerLost
@@ -163,6 +164,31 @@ def test_ctrl_c_ends_the_wait_for_sites_and_frees_the_port(tmp_path):
         text, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 130, text
         assert is_free(lonely.port)
+
+
+INTERRUPTED_START = """
+import os, signal, sys
+import grpc._server
+from localpower.cli.commands import main
+
+ask_for_a_call = grpc._server._request_call
+
+def interrupted(state):  # in the middle of starting the server
+    ask_for_a_call(state)
+    os.kill(os.getpid(), signal.SIGINT)
+
+grpc._server._request_call = interrupted
+sys.exit(main(["fit", "--engine", sys.argv[1], "-k", "2"]))
+"""
+
+
+def test_ctrl_c_while_the_server_starts_ends_the_command(tmp_path):
+    lonely = Sites(tmp_path / "federation")
+    command = [sys.executable, "-c", INTERRUPTED_START, lonely.address]
+    how = {"env": os.environ | {"PYTHONPATH": SOURCE}, "capture_output": True, "text": True}
+    ended = subprocess.run(command, timeout=PATIENCE, **how)
+    assert ended.returncode == 130, ended.stderr
+    assert is_free(lonely.port)
 
 
 def is_free_quietly(port):

@@ -100,7 +100,13 @@ class GrpcLink(Link):
         self._question: Question | None = None
         self._number = 0
         self._threads: set[Thread] = set()
-        self._server = self._listen(keep_alive)
+        # An interrupt inside of gRPC would leave a server that nothing can end: a thread starts it.
+        starting = DaemonThreads().submit(self._listen, keep_alive)
+        try:
+            self._server = starting.result()
+        except KeyboardInterrupt:
+            starting.result(ENDING).stop(0)
+            raise
 
     def _listen(self, keep_alive: float) -> Any:
         folder, file = self.file.path.parent, self.file
