@@ -929,3 +929,18 @@ def test_a_factored_state_knows_what_the_noise_of_a_mean_may_have_done():
     np.testing.assert_allclose(judged(20.0).residuals, 1.0, rtol=0.01)  # all of it is noise
     small = judged(1e-30, sizes=(4.0, 2.0, 1e-9), rank=3)  # that rounding hides anyway
     assert (small.vanishing, small.gap) == (True, 0.0)
+
+
+def test_what_is_zero_for_one_reason_or_another_has_a_residual_of_the_largest_value():
+    def judged(last, noise, eps=2.0**-20):
+        state = exact.FactoredState(np.eye(3), sizes=np.array([4.0, 2.0, last]))
+        return state.certificate(3, Known(3, 21.0, eps, noise), 1e-8, SURE)
+
+    error = ROUNDING * 2.0**-20 * 4
+    lost, drowned = judged(error, 1e-12), judged(2 * error, 4 * error**2)
+    assert (lost.vanishing, drowned.vanishing) == (True, True)
+    np.testing.assert_allclose(lost.residuals[2], 2 * error / 4 + 1e-12 / 16)
+    np.testing.assert_allclose(drowned.residuals[2], 2 * error / 4 + 4 * error**2 / 16)
+    above = judged(1.01 * error, error**2)
+    assert not above.vanishing
+    np.testing.assert_allclose(above.residuals[2], 2 / 1.01 + 1 / 1.01**2)

@@ -44,6 +44,17 @@ def test_exact_methods_find_the_truth_in_one_round_of_packed_triangles(method, m
     assert (result.converged, result.reason) == (True, "exact")
 
 
+@pytest.mark.parametrize("offset", [0.0, 10.0])
+@pytest.mark.parametrize("method", ["auto", "tsqr"])
+def test_all_components_are_exact_where_a_column_is_the_sum_of_others(offset, method):
+    A = np.random.default_rng(0).standard_normal((500, 6)) + offset
+    A = np.column_stack([A, A[:, 0] + A[:, 1]])
+    result = lp.pca(A, 7, method, tol=1e-8, rng=0)  # and there is no warning
+    assert (result.converged, result.reason) == (True, "exact")
+    exact = np.linalg.svd(A - A.mean(axis=0), compute_uv=False)
+    np.testing.assert_allclose(result.singular_values, exact, rtol=1e-12, atol=1e-12 * exact[0])
+
+
 @pytest.mark.parametrize("offset", [0.0, 0.5, 2.0, 30.0, 1e6])
 @pytest.mark.parametrize("factor", [1.0, 1e-3, np.linspace(0.1, 5, 20)], ids=["1", "less", "each"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

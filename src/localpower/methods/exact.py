@@ -45,14 +45,16 @@ class FactoredState(State):
         squares = np.square(self.sizes)
         last = float(squares[rank - 1])
         apart = last - float(squares[rank]) if rank < len(squares) else float("inf")
-        zero = last <= noise
-        units = np.where(squares[:rank] > noise, squares[:rank], max(float(squares[0]), noise))
+        rounding = ROUNDING * known.eps * self.sizes[0]
+        zeros = (squares[:rank] <= noise) | (self.sizes[:rank] <= rounding)
+        units = np.where(zeros, max(float(squares[0]), noise), squares[:rank])
+        errors = np.where(zeros, found.residuals[0], found.residuals)
         return replace(
             found,
             angle=min(1.0, found.angle + noise / apart) if apart > 0 else 1.0,
-            residuals=found.residuals + noise / units,
-            gap=0.0 if zero else found.gap,
-            vanishing=found.vanishing or zero,
+            residuals=errors + noise / units,
+            gap=0.0 if zeros[-1] else found.gap,
+            vanishing=bool(zeros[-1]),
         )
 
     def reach(self, share: Share, rank: int, known: Known, certainty: float) -> Reach | None:
