@@ -1,6 +1,7 @@
 """Scores of rows on this machine: the same kind out, files a stretch at a time, ids beside them."""
 
 import io
+import sys
 import tracemalloc
 from dataclasses import replace
 
@@ -160,6 +161,50 @@ def test_a_frame_is_written_with_its_ids(kind, tmp_path):
     assert close(found[PC].to_numpy())
 
 
+@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_what_is_kept_of_a_frame_has_its_gaps_and_its_type(kind, arrow, tmp_path, monkeypatch):
+    text = [None, "a,b", "", "nan"]
+    when = pd.Series(pd.to_datetime([1, None, 3, 4]), dtype="datetime64[ns]")
+    frame = FRAME[:4].reset_index(drop=True).assign(text=text, when=when)
+    frame["count"] = pd.array([1, None, 3, 4], dtype="Int64")
+    table = as_frame(kind, frame)
+    if not arrow:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+    keep = ["text", "when", "count"]
+    MODEL.transform(table, out=tmp_path / "scores.csv", keep=keep)
+    lines = (tmp_path / "scores.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[-4] for line in lines] == ["1", "", "3", "4"]
+    assert lines[0].startswith(",1970-01-01 00:00:00")
+    assert lines[1].startswith('"a,b",,,')
+    if arrow:
+        MODEL.transform(table, out=tmp_path / "scores.parquet", keep=keep)
+        found = pd.read_parquet(tmp_path / "scores.parquet")
+        assert found["text"].isna().tolist() == [True, False, False, False]
+        assert found["text"].tolist()[1:] == text[1:]
+        pd.testing.assert_series_equal(found["when"], when, check_names=False)
+        assert found["count"].tolist()[::2] == [1, 3]
+
+
+def test_kept_columns_of_other_types_in_other_files_are_joined_or_refused_with_the_remedy(tmp_path):
+    out, ids = tmp_path / "scores.parquet", ([1, 2], [None, None], [0.5, 1.5], ["x", "y"])
+    for number, some in enumerate(ids):
+        FRAME[:2].reset_index(drop=True).assign(id=some).to_parquet(tmp_path / f"{number}.parquet")
+    one, none, half, word = (tmp_path / f"{number}.parquet" for number in range(4))
+    MODEL.transform([none, word], out=out, keep="id")
+    assert pd.read_parquet(out)["id"].tolist()[2:] == ["x", "y"]
+    MODEL.transform([one, half], out=out, keep="id")
+    assert pd.read_parquet(out)["id"].tolist() == [1, 2, 0.5, 1.5]
+    with pytest.raises(lp.DataError, match=r"several types .*string.* or write \.csv") as caught:
+        MODEL.transform([one, word], out=out, keep="id")
+    assert "\n" not in str(caught.value)
+    MODEL.transform([one, word], out=tmp_path / "scores.csv", keep="id")
+    mixed = FRAME[:2].assign(id=[1, "x"])
+    with pytest.raises(lp.DataError, match=r"several types .* write \.csv"):
+        MODEL.transform(mixed, out=out, keep="id")
+    MODEL.transform(mixed, out=tmp_path / "scores.csv", keep="id")
+
+
 def gappy(tmp_path):
     """Two files in which every third value of a column is missing, the last row's, too."""
     paths = []
@@ -313,9 +358,10 @@ def test_a_row_that_is_not_finite_is_named(tmp_path):
         with pytest.raises(lp.DataError, match=f"NaN or infinity in .*{where}"):
             PLAIN.transform(rows)
     frame = pd.DataFrame(bad, columns=NAMES)
-    with pytest.raises(lp.DataError, match="NaN or infinity in data, row 317") as refused:
-        MODEL.transform(frame)
-    assert "localpower.read(data, missing=…) as data" in str(refused.value)
+    for out in (None, tmp_path / "scores.csv"):
+        with pytest.raises(lp.DataError, match="NaN or infinity in data, row 317") as refused:
+            MODEL.transform(frame, out=out)
+        assert str(refused.value).count("localpower.read(data, missing=…) as data") == 1
     with pytest.warns(lp.DataHint):
         assert np.isfinite(MODEL.transform(lp.read(frame, missing="mean"))).all(axis=None)
 

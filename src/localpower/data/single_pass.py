@@ -219,6 +219,7 @@ def _named_options(told: bool) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        if told or not (whose := _whose_options(str(error))):
+        whose = "" if told else _whose_options(str(error))
+        if not whose or whose in str(error):
             raise
         raise DataError(f"{error}{whose}") from error

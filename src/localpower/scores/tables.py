@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -48,7 +50,17 @@ def column_of(table: Any, name: str) -> Any:
     place = names.index(name)
     if _package(table) == "pyarrow":
         return table.column(place)
-    return (table.iloc[:, place] if hasattr(table, "iloc") else table[:, place]).to_list()
+    column = table.iloc[:, place] if hasattr(table, "iloc") else table[:, place]
+    with suppress(ImportError, ValueError, TypeError, NotImplementedError):  # of several types
+        return as_arrow(column)
+    missing = column.isna() if hasattr(column, "isna") else column.is_null()
+    return [None if gap else value for value, gap in zip(column, missing, strict=True)]
+
+
+def as_arrow(column: Any) -> Any:
+    """A column of pandas or polars as Arrow has it, with its type."""
+    pa = import_module("pyarrow")
+    return column.to_arrow() if hasattr(column, "to_arrow") else pa.array(column, from_pandas=True)
 
 
 def check_kept(step: Step, keep: Sequence[str], names: Sequence[str]) -> None:

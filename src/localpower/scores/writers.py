@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from localpower.core.errors import MissingExtra
+from localpower.core.errors import DataError, MissingExtra
 from localpower.core.files import part_of, remove_unfinished, synchronise
 from localpower.core.linalg import Array
 
@@ -163,7 +163,8 @@ class Parquet(Writer):
 
     def write(self, values: Array, beside: dict[str, Any]) -> None:
         """Add rows."""
-        columns = {name: self._column(column) for name, column in beside.items()}
+        with self._one_type():
+            columns = {name: self._column(column) for name, column in beside.items()}
         columns |= dict(zip(self.names, map(self.pa.array, values.T), strict=True))
         self.held.append(self.pa.table(columns))
         self.rows += len(values)
@@ -174,12 +175,25 @@ class Parquet(Writer):
         arrow = isinstance(column, self.pa.Array | self.pa.ChunkedArray)
         return column if arrow else self.pa.array(column)
 
+    @contextmanager
+    def _one_type(self) -> Iterator[None]:
+        try:
+            yield
+        except (self.pa.ArrowInvalid, self.pa.ArrowTypeError) as error:
+            told = str(error).partition("\n")[0]
+            raise DataError(
+                f"keep= names a column whose values are of several types ({told}); make them of "
+                "one type, in all files, or write .csv"
+            ) from error
+
     def _flush(self) -> None:
-        whole = self.pa.concat_tables(self.held)
+        held, self.held = self.held, []
+        with self._one_type():
+            whole = self.pa.concat_tables(held, promote_options="permissive")
+            whole = whole if self.file is None else whole.cast(self.file.schema)
         if self.file is None:
             self.file = import_module("pyarrow.parquet").ParquetWriter(self.path, whole.schema)
         self.file.write_table(whole)
-        self.held = []
 
     def close(self) -> None:
         """Write what is left."""
