@@ -100,6 +100,26 @@ def test_gaps_are_filled_with_the_same_means_with_and_without_a_cache(tmp_path):
     np.testing.assert_array_equal(*scores)
 
 
+@pytest.mark.filterwarnings("ignore::localpower.DataHint")
+def test_new_rows_are_read_as_the_fitted_ones_in_what_is_not_asked_for(tmp_path, capsys):
+    old, new, model = str(tmp_path / "old.csv"), str(tmp_path / "new.csv"), str(tmp_path / "model")
+    rows = FRAME.assign(kind="x")[["kind", *"abcd"]]
+    rows.to_csv(old, index=False, header=False, sep=";")
+    rows.mask(rows == rows.loc[3, "b"]).to_csv(new, index=False, header=False, sep=";")
+    read = ["--drop=0", "--delimiter=;", "--no-header"]
+    assert main(["fit", old, *read, "-k", "2", "--center", "--seed", "0", "-o", model]) == 0
+    out = str(tmp_path / "scores.csv")
+    assert main(["transform", model, new, "-o", out, "--missing=drop"]) == 0
+    scores = pd.read_csv(out)
+    assert scores.row.tolist() == [row for row in range(40) if row != 3]
+    expected = lp.pca(X, 2, rng=0).transform(X)[scores.row]
+    np.testing.assert_allclose(scores[["pc1", "pc2"]], expected, atol=1e-8)
+    page = ["report", model, "-o", f"{model}.html", "--data", new]
+    assert main([*page, "--missing=mean"]) == 0
+    assert main(["transform", model, new, "-o", out, "--columns=1,2,3,4"]) == 1  # and not --drop
+    assert "line 4, column 2: the value is missing" in capsys.readouterr().err
+
+
 def test_rows_of_the_wrong_width_are_still_refused(tmp_path, capsys):
     np.save(tmp_path / "old.npy", np.column_stack([X, KINDS]))
     np.save(tmp_path / "new.npy", X[:, :3])

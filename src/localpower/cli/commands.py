@@ -27,6 +27,7 @@ from localpower.cli.options import (
     add_model,
     add_plan,
     as_cli_wording,
+    read_as_before,
     reading_of,
 )
 from localpower.cli.ranks import JOBS, RANK, led, take_own_files
@@ -260,8 +261,7 @@ def transform(options: argparse.Namespace) -> None:
 def _model(options: argparse.Namespace) -> Result:
     """Read a model; rows are read as they were for it, where nothing else is asked for."""
     model = Result.load(options.model)
-    if all(getattr(options, name) is None for name in READING):
-        vars(options).update(model.run.get("reading", {}))
+    read_as_before(model.run.get("reading", {}), options)
     return model
 
 

@@ -6,14 +6,13 @@ import argparse
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from localpower.cli.flare import add_flare
-from localpower.cli.options import READING, add_command, add_output, add_reading, reading_of
+from localpower.cli.options import add_command, add_output, add_reading, read_as_before, reading_of
 from localpower.core.errors import MissingExtra
 from localpower.core.text import counted
 from localpower.data.source import open_source
@@ -159,14 +158,14 @@ def project(options: argparse.Namespace) -> None:
     kind_of(output)
     model = Result.load(options.model)
     data: Any = options.data[0] if len(options.data) == 1 else options.data
-    reading = reading_of(options)
     if str(options.data[0]).endswith(".toml"):
         with _extra("localpower site"):
             from localpower.federation.join import checked_policy
         policy = checked_policy(options.data[0])
         data, reading = policy.path, policy.options()
-    elif all(getattr(options, name) is None for name in READING):
-        reading = replace(reading, **model.run.get("reading", {}))
+    else:
+        read_as_before(model.run.get("reading", {}), options)
+        reading = reading_of(options)
     from localpower.federation.outlier import explained_here
 
     with Progress() as display:

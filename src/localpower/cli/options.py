@@ -417,6 +417,13 @@ def reading_of(options: argparse.Namespace) -> Options:
     )
 
 
+def read_as_before(known: dict[str, Any], options: argparse.Namespace) -> None:
+    """Read rows as those of a model were read, in whatever is not asked for."""
+    chosen = ("columns", "drop") if options.columns or options.drop else ()
+    left = [name for name in known if name not in chosen and getattr(options, name) is None]
+    vars(options).update({name: known[name] for name in left})
+
+
 def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, 1 or more")

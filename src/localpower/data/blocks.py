@@ -173,7 +173,7 @@ def missing_value(where: Path | str, row: int, name: str) -> DataError:
     """Say that there is a null."""
     return DataError(
         f"{where}, row {row}, column {name!r}: the value is missing (null); leave out such rows "
-        f"with missing='drop', fill it in with missing='mean', or leave out the column with "
+        f"with missing='drop', fill it in with missing='mean', or fit without the column, with "
         f"drop=[{name!r}]"
     )
 

@@ -256,7 +256,7 @@ def _value(field: str, column: int, line: int, layout: Layout) -> float:
     if is_missing(field):
         raise DataError(
             f"{where}: the value is missing ({show(field)}); leave out such rows with "
-            f"missing='drop', fill it in with missing='mean', or leave out the column with "
+            f"missing='drop', fill it in with missing='mean', or fit without the column, with "
             f"drop=[{called!r}]"
         )
     if value is not None:
