@@ -19,6 +19,15 @@ A = np.random.default_rng(0).standard_normal((60, 6)) * 0.7 ** np.arange(6)
         (lambda: lp.pca(A, n_components=3), r"^pca\(\) has no argument n_components: .* rank=3$"),
         (lambda: lp.svd(A, 3, n_iter=9), r"write max_rounds=9$"),
         (lambda: lp.plan((60, 6), 3, n_jobs=2), r"^plan\(\) has no .* n_jobs: write workers=2$"),
+        (lambda: lp.pca(A, 3, svd_solver="full"), r"svd_solver: write method='tsqr'$"),
+        (
+            lambda: lp.svd(A, 3, algorithm="randomized"),
+            r"algorithm: write method='block_krylov:start=random'$",
+        ),
+        (lambda: lp.pca(A, 3, verbose=1), r"write progress=True$"),
+        (lambda: lp.pca(A, 3, n_jobs=-1), r"write workers=None$"),
+        (lambda: lp.pca(A, 3, standardize=True), r"write scale='std'$"),
+        (lambda: lp.pca(A, 3, whiten=True), r"whiten, which is a parameter of localpower\.PCA$"),
         (lambda: lp.pca(A, 3, ranks=4), r"^pca\(\) has no argument ranks: did you mean rank\?$"),
         (lambda: lp.pca(A, 3, wibble=4), r"^pca\(\) has no argument wibble: it has data, rank, "),
         (lambda: lp.svd(A, 3, steps=4), r"option of a method: write method='local_power:steps=4'$"),
@@ -41,6 +50,14 @@ A = np.random.default_rng(0).standard_normal((60, 6)) * 0.7 ** np.arange(6)
 def test_an_unknown_argument_is_answered_by_the_right_one(call, message):
     with pytest.raises(TypeError, match=message):
         call()
+
+
+@pytest.mark.parametrize("solver", ["full", "covariance_eigh", "arpack", "randomized", "auto"])
+def test_solvers_of_scikit_learn_are_answered_by_a_method_that_there_is(solver):
+    with pytest.raises(TypeError, match="svd_solver: write method=") as caught:
+        lp.pca(A, 2, svd_solver=solver)
+    advised = eval(str(caught.value).partition("write method=")[2])
+    assert lp.pca(A, 2, advised, rng=0).run["rank"] == 2
 
 
 def test_what_is_advised_works():

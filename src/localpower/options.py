@@ -19,6 +19,7 @@ from localpower.data.partition import PARTITIONS
 from localpower.data.reading import read
 from localpower.methods import REGISTRY
 from localpower.methods.base import written as option_text
+from localpower.methods.solvers import SOLVERS
 
 CERTAINTY = 1e-6
 MOST_TIMES = 100  # entries of a set that are written out
@@ -30,9 +31,13 @@ OTHER_NAMES = {  # of arguments, as other libraries call them
     **dict.fromkeys(("n_iter", "max_iter", "iterations", "n_rounds", "rounds"), "max_rounds"),
     **dict.fromkeys(("n_workers", "n_jobs", "num_workers", "shards", "n_shards"), "workers"),
     **dict.fromkeys(("eps", "tolerance", "rtol", "atol"), "tol"),
-    **{"X": "data", "A": "data", "solver": "method", "svd_solver": "method", "backend": "engine"},
+    **dict.fromkeys(("solver", "svd_solver", "algorithm"), "method"),
+    **{"X": "data", "A": "data", "backend": "engine", "standardize": "scale"},
     **{"centre": "center", "centered": "center", "verbose": "progress", "callbacks": "callback"},
 }
+OF_ESTIMATORS = (
+    "whiten", "copy", "iterated_power", "n_oversamples", "power_iteration_normalizer",
+)  # fmt: skip
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -287,7 +292,9 @@ def _hint(name: str, value: Any, told: Mapping[str, Any], known: list[str]) -> s
     """What to write instead: another name, an option of a method, or a name that is similar."""
     other = OTHER_NAMES.get(name)
     if other in known:
-        return f": write {other}={written(value)}"
+        return f": write {other}={written(_meant(other, value))}"
+    if name in OF_ESTIMATORS:
+        return ", which is a parameter of localpower.PCA"
     if "data" in known and name in signature(read).parameters:
         return f", which is an option of reading: pass read(data, {name}={written(value)}) as data"
     homes = [method for method, form in REGISTRY.items() if name in form.options()]
@@ -301,6 +308,17 @@ def _hint(name: str, value: Any, told: Mapping[str, Any], known: list[str]) -> s
         return f", which is an option of a method: write {place}={text!r}"
     near = get_close_matches(name, known, 1)
     return f": did you mean {near[0]}?" if near else f": it has {', '.join(known)}"
+
+
+def _meant(name: str, value: Any) -> Any:
+    """The value of an argument that does what another value does in other libraries."""
+    if name == "method" and isinstance(value, str):
+        return str(SOLVERS.get(value, value))
+    if name == "progress" and isinstance(value, int):
+        return bool(value)
+    if name == "scale" and isinstance(value, bool):
+        return "std" if value else None
+    return None if isinstance(value, int | str) and value in (-1, "auto") else value
 
 
 def check_callback(callback: Any) -> None:
