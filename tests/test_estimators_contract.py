@@ -344,6 +344,8 @@ def test_frames_go_in_and_come_out_with_names(library):
     np.testing.assert_allclose(
         scores.to_numpy(), sklearn.decomposition.PCA(2).fit_transform(X), atol=1e-9
     )
+    back = model.inverse_transform(scores)
+    np.testing.assert_array_equal(back, model.inverse_transform(scores.to_numpy()))
     assert model.score(frame) == pytest.approx(sklearn.decomposition.PCA(2).fit(X).score(X))
     assert clone(model).fit_transform(frame).shape == (150, 2)
 

@@ -127,10 +127,9 @@ class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         return np.asarray(scores) if is_table(X) else scores
 
     def inverse_transform(self, X: Any) -> Any:
-        """Bring scores back to rows in the units of the data."""
+        """Bring scores back to rows in the units of the data; frames may have any names."""
         check_is_fitted(self)
-        rows = self._restoring().inverse_transform(X)
-        return np.asarray(rows) if is_table(X) else rows
+        return self._restoring().inverse_transform(np.asarray(X) if is_table(X) else X)
 
     def _projecting(self) -> Result:
         """The result whose components rows are projected on."""
