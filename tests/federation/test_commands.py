@@ -16,6 +16,10 @@ from localpower.cli import main
 from localpower.data.blocks import Options
 from localpower.federation import identity
 from localpower.federation.outlier import explained_here
+from localpower.federation.templates import POLICY
+
+TASKS = POLICY[POLICY.index("tasks = [") : POLICY.index("]", POLICY.index("tasks = [")) + 1]
+PRIVATE = "privacy = {epsilon = 1.0, delta = 1e-6, clip = 1.0}"
 
 
 @pytest.fixture
@@ -71,11 +75,56 @@ def test_check_explains_the_policy_and_reads_the_data(run, north):
     [
         ("min_rows = 100", "min_rows = 301", "REFUSED: min_rows = 301, and there are only 300"),
         ("min_sites = 3", "min_sites = 4", "REFUSED: min_sites = 4, and peers has 2 others"),
+        ("# privacy", 'missing = "mean"\nprivacy', "REFUSED: missing = 'mean' makes private"),
+        ('secure_sum = "required"', f'secure_sum = "off"\n{PRIVATE}', "REFUSED: private runs have"),
+        (TASKS, f'{PRIVATE}\ntasks = ["Sums"]', "REFUSED: of its tasks, private runs ask for none"),
+        (TASKS, 'tasks = ["NoisedGram"]', "REFUSED: of its tasks, private runs ask for none"),
     ],
 )
 def test_check_says_what_makes_everything_be_refused(run, north, old, new, said):
     change(north / "policy.toml", old, new)
     assert said in run("site", "check", north / "policy.toml")[1]
+
+
+def test_check_of_a_private_site_tells_its_budget_and_no_limit_that_private_runs_lack(run, north):
+    change(north / "policy.toml", "min_rows = 100", f"min_rows = 1000\n{PRIVATE}")
+    status, out, _ = run("site", "check", north / "policy.toml")
+    assert status == 0
+    assert "It has spent epsilon = 0 of 1 so far." in out
+    assert "It answers: NoisedGram, NoisedProduct. Everything else is refused" in out
+    assert "EVERYTHING" not in out
+    assert "1000 rows" not in out
+    assert "columns at once" not in out
+
+
+def test_init_of_two_sites_says_that_their_runs_are_refused(run, tmp_path):
+    out = run("federation", "init", tmp_path / "fed", "--site", "a", "--site", "b")[1]
+    assert "REFUSED UNTIL ALL SITES LOWER min_sites: policies ask for 3 sites" in out
+
+
+@pytest.mark.filterwarnings("ignore::localpower.DataHint")
+def test_data_that_cannot_be_read_are_mended_in_the_policy_as_the_error_says(run, north, model):
+    rows = [f"{number},p{number},{'' if number == 3 else 1.5}" for number in range(300)]
+    (north / "rows.csv").write_text("\n".join(["a,id,c", *rows]))
+    policy = north / "policy.toml"
+    for command in (("check", policy), ("project", model[2], policy, "-o", north / "s.npy")):
+        status, _, err = run("site", *command)
+        assert status == 1
+        assert err.rstrip().endswith(f"; such lines belong into {policy}")
+        assert "drop = ['id']" in err
+        assert "--" not in err
+    change(policy, "# drop", "drop = ['id']  # ")
+    assert "missing = 'drop'" in run("site", "check", policy)[2]
+    change(policy, "# missing", "missing = 'drop'  # ")
+    status, out, _ = run("site", "check", policy)
+    assert (status, "299 rows of 2 columns" in out) == (0, True)
+
+
+def test_project_with_a_policy_reads_rows_as_that_says_and_in_no_other_way(run, north, model):
+    command = "site", "project", model[2], north / "policy.toml", "-o", north / "s.npy"
+    status, _, err = run(*command, "--drop", "id")
+    assert status == 2
+    assert f"--drop id: rows are read as {north / 'policy.toml'} says; write drop = there" in err
 
 
 @pytest.mark.parametrize("command", ["check", "join"])
