@@ -164,7 +164,8 @@ def join(options: argparse.Namespace) -> None:
 def journal(options: argparse.Namespace) -> None:
     """``localpower site journal``."""
     with _extra("localpower site"):
-        from localpower.federation.journal import NAME, printable, verified
+        from localpower.federation.journal import NAME, verified
+        from localpower.federation.messages import printable
         from localpower.federation.policy import Policy
     path = Path(options.policy)
     path = path / "policy.toml" if path.is_dir() else path
@@ -184,7 +185,7 @@ def journal(options: argparse.Namespace) -> None:
         print(f"{when} {entry.kind:<8} {run:<8} {what:<16} {', '.join(told)}".rstrip())
     lines, columns, epsilon = _totals(file)
     spent = f", epsilon {epsilon:g} spent" * (epsilon > 0)
-    print(f"{counted(lines, 'line')}, unchanged since written; {columns} columns answered{spent}")
+    print(f"{counted(lines, 'line')}, the hash of each is right; {columns} columns answered{spent}")
 
 
 def _totals(file: Path) -> tuple[int, int, float]:

@@ -28,8 +28,9 @@ from localpower.federation.identity import (
     name_of,
 )
 from localpower.federation.journal import NAME as JOURNAL
-from localpower.federation.journal import Entry, Journal, printable
+from localpower.federation.journal import Entry, Journal
 from localpower.federation.masks import SiteKeys
+from localpower.federation.messages import printable
 from localpower.federation.policy import Policy
 from localpower.federation.runs import RUNS, open_runs
 from localpower.federation.stream import METHOD, SERVICE, Assembly, grpc, options, pieces
