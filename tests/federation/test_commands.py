@@ -255,6 +255,17 @@ def test_project_writes_scores_and_tells_a_site_that_it_is_unusual(run, model, t
     assert "these rows are unusual" in out
 
 
+def test_project_does_not_name_a_share_that_noise_has_hidden(run, model, tmp_path):
+    X = model[0]
+    privacy = lp.Privacy(1, 1e-6, 1.0, release="products")
+    lp.svd(X, 2, privacy=privacy, engine="ring", workers=3, rng=0).save(tmp_path / "model")
+    np.save(tmp_path / "rows.npy", X)
+    command = "site", "project", tmp_path / "model", tmp_path / "rows.npy", "-o", tmp_path / "s.npy"
+    status, out, _ = run(*command)
+    assert status == 0
+    assert out.rstrip().endswith("% of the variance here")
+
+
 def test_project_reads_rows_as_a_policy_does(run, made, tmp_path):
     result = lp.pca(np.vstack(made.parts), 3, rng=0)
     result.save(tmp_path / "model")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from math import isnan
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -227,9 +228,10 @@ def project(options: argparse.Namespace) -> None:
         )
         here = explained_here(model, data, reading, options.memory, options.keep or ())
     everywhere = float(model.explained_variance_ratio.sum())
+    whole = "" if isnan(everywhere) else f", and {everywhere:.1%} of all sites'"
     print(f"{counted(done.rows, 'row')} on {counted(len(model.components), 'component')} -> "
           f"{output}")  # fmt: skip
-    print(f"the model explains {here:.1%} of the variance here, and {everywhere:.1%} of all sites'")
+    print(f"the model explains {here:.1%} of the variance here{whole}")
     if here < UNUSUAL * everywhere:
         print("these rows are unusual: they vary in directions that the model does not contain")
 

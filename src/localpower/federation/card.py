@@ -29,7 +29,10 @@ def card_of(result: Result, run: str, offers: Sequence[Offer], secure: str) -> d
     """Write the card of a run that has ended with a result; plain JSON."""
     told, certificate = result.run, result.run.get("certificate")
     label = told.get("privacy")
-    privacy = NOT_PRIVATE if label is None else "; ".join(privacy_lines(label))
+    privacy = NOT_PRIVATE
+    if label is not None:
+        first, *more = privacy_lines(label)
+        privacy = f"{first}. {' '.join(more)}"
     return _head(run, offers, secure, privacy) | {
         "rows": told.get("rows"),
         "method": told.get("method"),
