@@ -15,7 +15,9 @@ import localpower as lp
 from localpower.cli import main
 from localpower.data.blocks import Options
 from localpower.federation import identity
+from localpower.federation.join import answer_stream
 from localpower.federation.outlier import explained_here
+from localpower.federation.stream import grpc
 from localpower.federation.templates import POLICY
 
 TASKS = POLICY[POLICY.index("tasks = [") : POLICY.index("]", POLICY.index("tasks = [")) + 1]
@@ -134,6 +136,9 @@ def test_project_with_a_policy_reads_rows_as_that_says_and_in_no_other_way(run, 
         ('data = "rows.csv"', 'data = ""', 'data is not set: write data = "your-file.csv"'),
         ('data = "rows.csv"', 'data = "row.csv"', "data = 'row.csv' is not there"),
         ('coordinator = "127', 'coordinator = "" # "127', 'must be as "host:8443"'),
+        ('coordinator = "127', 'coordinator = "https://127', 'must be as "host:8443"'),
+        ('coordinator = "127.0.0.1:', 'coordinator = "::1:', 'must be as "host:8443"'),
+        ('coordinator = "127.0.0.1:', 'coordinator = "localhost:99', 'must be as "host:8443"'),
         ('name = "north"', 'name = "south"', "each site uses the folder that was made for it"),
         ('keys = "keys"', 'keys = "kees"', "tls.key is missing: `localpower federation init`"),
         ("min_rows", "min_row", "min_row is not a key of a policy"),
@@ -144,6 +149,22 @@ def test_each_mistake_of_a_site_has_a_remedy(run, north, command, old, new, said
     status, _, err = run("site", command, north / "policy.toml")
     assert status in (1, 2)
     assert said in err
+
+
+@pytest.mark.parametrize("host", ["localhost", "lead_1.example.org", "[::1]", "10.0.0.7"])
+def test_a_coordinator_is_a_name_or_an_address_with_its_port(run, north, host):
+    change(north / "policy.toml", 'coordinator = "127.0.0.1', f'coordinator = "{host}')
+    status, out, _ = run("site", "check", north / "policy.toml")
+    assert status == 0
+    assert f"It connects to {host}:" in out
+
+
+def test_a_coordinator_whose_name_is_not_known_is_told_as_such():
+    said = []
+    with grpc.secure_channel("no..where:8443", grpc.ssl_channel_credentials()) as channel:
+        reason = answer_stream(channel, "no..where:8443", bytes, 1, said.append)
+    assert "the name in no..where:8443 is not known here; waiting until it is" in reason
+    assert said == []
 
 
 @pytest.mark.parametrize("command", ["check", "join"])
