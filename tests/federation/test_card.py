@@ -8,10 +8,11 @@ from federated import again, engine_of, said, sites, thirds
 from test_agent import lines
 
 import localpower as lp
-from localpower.core.errors import WorkerLost
+from localpower.core.errors import SiteRefused, WorkerLost
 from localpower.federation.engine import Federation
 from localpower.federation.link import DirectLink
 from localpower.federation.messages import Ask
+from localpower.federation.policy import Private
 
 EXPECTED = {"run", "time", "sites", "columns", "columns_hash", "secure_sum", "privacy", "versions",
             "rows", "method", "rank", "rounds", "questions", "bytes_up", "bytes_down", "ended",
@@ -100,6 +101,17 @@ def test_a_run_that_was_given_up_is_told_to_the_sites(agents):
     card = json.loads(lines(agents[0], "closed")[0].text)
     assert (card["participation"], card["ended"]) == ("stopped", "stopped: WorkerLost")
     assert not [*(agents[0].policy.folder / "runs").iterdir()]
+
+
+def test_a_private_run_that_was_given_up_is_not_told_to_have_no_noise(tmp_path):
+    privacy = Private(1.0, 1e-6, 2.0)
+    agents = sites(tmp_path, thirds(), privacy=privacy, tasks=("Sums",))
+    with pytest.raises(SiteRefused, match="does not allow NoisedGram"):
+        lp.pca("sites", 2, engine=engine_of(agents), privacy=lp.Privacy(1, 1e-6, 2))
+    card = json.loads(lines(agents[0], "closed")[0].text)
+    assert card["ended"] == "stopped: SiteRefused"
+    noise = "sums have noise: at most ε = 1, δ = 1e-06 for one row, clipped to 2"
+    assert card["privacy"] == noise
 
 
 def test_names_of_columns_are_told_by_their_hash(tmp_path):

@@ -15,7 +15,13 @@ import localpower as lp
 from localpower.cli import main
 from localpower.data.blocks import Options
 from localpower.federation import identity
+from localpower.federation.join import answer_stream
 from localpower.federation.outlier import explained_here
+from localpower.federation.stream import grpc
+from localpower.federation.templates import POLICY
+
+TASKS = POLICY[POLICY.index("tasks = [") : POLICY.index("]", POLICY.index("tasks = [")) + 1]
+PRIVATE = "privacy = {epsilon = 1.0, delta = 1e-6, clip = 1.0}"
 
 
 @pytest.fixture
@@ -71,11 +77,56 @@ def test_check_explains_the_policy_and_reads_the_data(run, north):
     [
         ("min_rows = 100", "min_rows = 301", "REFUSED: min_rows = 301, and there are only 300"),
         ("min_sites = 3", "min_sites = 4", "REFUSED: min_sites = 4, and peers has 2 others"),
+        ("# privacy", 'missing = "mean"\nprivacy', "REFUSED: missing = 'mean' makes private"),
+        ('secure_sum = "required"', f'secure_sum = "off"\n{PRIVATE}', "REFUSED: private runs have"),
+        (TASKS, f'{PRIVATE}\ntasks = ["Sums"]', "REFUSED: of its tasks, private runs ask for none"),
+        (TASKS, 'tasks = ["NoisedGram"]', "REFUSED: of its tasks, private runs ask for none"),
     ],
 )
 def test_check_says_what_makes_everything_be_refused(run, north, old, new, said):
     change(north / "policy.toml", old, new)
     assert said in run("site", "check", north / "policy.toml")[1]
+
+
+def test_check_of_a_private_site_tells_its_budget_and_no_limit_that_private_runs_lack(run, north):
+    change(north / "policy.toml", "min_rows = 100", f"min_rows = 1000\n{PRIVATE}")
+    status, out, _ = run("site", "check", north / "policy.toml")
+    assert status == 0
+    assert "It has spent epsilon = 0 of 1 so far." in out
+    assert "It answers: NoisedGram, NoisedProduct. Everything else is refused" in out
+    assert "EVERYTHING" not in out
+    assert "1000 rows" not in out
+    assert "columns at once" not in out
+
+
+def test_init_of_two_sites_says_that_their_runs_are_refused(run, tmp_path):
+    out = run("federation", "init", tmp_path / "fed", "--site", "a", "--site", "b")[1]
+    assert "REFUSED UNTIL ALL SITES LOWER min_sites: policies ask for 3 sites" in out
+
+
+@pytest.mark.filterwarnings("ignore::localpower.DataHint")
+def test_data_that_cannot_be_read_are_mended_in_the_policy_as_the_error_says(run, north, model):
+    rows = [f"{number},p{number},{'' if number == 3 else 1.5}" for number in range(300)]
+    (north / "rows.csv").write_text("\n".join(["a,id,c", *rows]))
+    policy = north / "policy.toml"
+    for command in (("check", policy), ("project", model[2], policy, "-o", north / "s.npy")):
+        status, _, err = run("site", *command)
+        assert status == 1
+        assert err.rstrip().endswith(f"; such lines belong into {policy}")
+        assert "drop = ['id']" in err
+        assert "--" not in err
+    change(policy, "# drop", "drop = ['id']  # ")
+    assert "missing = 'drop'" in run("site", "check", policy)[2]
+    change(policy, "# missing", "missing = 'drop'  # ")
+    status, out, _ = run("site", "check", policy)
+    assert (status, "299 rows of 2 columns" in out) == (0, True)
+
+
+def test_project_with_a_policy_reads_rows_as_that_says_and_in_no_other_way(run, north, model):
+    command = "site", "project", model[2], north / "policy.toml", "-o", north / "s.npy"
+    status, _, err = run(*command, "--drop", "id")
+    assert status == 2
+    assert f"--drop id: rows are read as {north / 'policy.toml'} says; write drop = there" in err
 
 
 @pytest.mark.parametrize("command", ["check", "join"])
@@ -85,6 +136,9 @@ def test_check_says_what_makes_everything_be_refused(run, north, old, new, said)
         ('data = "rows.csv"', 'data = ""', 'data is not set: write data = "your-file.csv"'),
         ('data = "rows.csv"', 'data = "row.csv"', "data = 'row.csv' is not there"),
         ('coordinator = "127', 'coordinator = "" # "127', 'must be as "host:8443"'),
+        ('coordinator = "127', 'coordinator = "https://127', 'must be as "host:8443"'),
+        ('coordinator = "127.0.0.1:', 'coordinator = "::1:', 'must be as "host:8443"'),
+        ('coordinator = "127.0.0.1:', 'coordinator = "localhost:99', 'must be as "host:8443"'),
         ('name = "north"', 'name = "south"', "each site uses the folder that was made for it"),
         ('keys = "keys"', 'keys = "kees"', "tls.key is missing: `localpower federation init`"),
         ("min_rows", "min_row", "min_row is not a key of a policy"),
@@ -95,6 +149,22 @@ def test_each_mistake_of_a_site_has_a_remedy(run, north, command, old, new, said
     status, _, err = run("site", command, north / "policy.toml")
     assert status in (1, 2)
     assert said in err
+
+
+@pytest.mark.parametrize("host", ["localhost", "lead_1.example.org", "[::1]", "10.0.0.7"])
+def test_a_coordinator_is_a_name_or_an_address_with_its_port(run, north, host):
+    change(north / "policy.toml", 'coordinator = "127.0.0.1', f'coordinator = "{host}')
+    status, out, _ = run("site", "check", north / "policy.toml")
+    assert status == 0
+    assert f"It connects to {host}:" in out
+
+
+def test_a_coordinator_whose_name_is_not_known_is_told_as_such():
+    said = []
+    with grpc.secure_channel("no..where:8443", grpc.ssl_channel_credentials()) as channel:
+        reason = answer_stream(channel, "no..where:8443", bytes, 1, said.append)
+    assert "the name in no..where:8443 is not known here; waiting until it is" in reason
+    assert said == []
 
 
 @pytest.mark.parametrize("command", ["check", "join"])
@@ -122,7 +192,7 @@ def test_the_journal_is_shown_and_verified(run, north, sites):
     lines = out.splitlines()
     assert status == 0
     assert any("answered" in line and "Sums" in line and ", masked" in line for line in lines)
-    assert "unchanged since written" in lines[-1]
+    assert "lines, the hash of each is right; " in lines[-1]
     assert max(map(len, lines)) < 200
     text = journal.read_text().replace('"columns":1', '"columns":0', 1)
     (north / journal.name).write_text(text)
@@ -204,6 +274,17 @@ def test_project_writes_scores_and_tells_a_site_that_it_is_unusual(run, model, t
     status, out, _ = run("site", "project", path, tmp_path / "odd.npy", "-o", tmp_path / "s.npy")
     assert status == 0
     assert "these rows are unusual" in out
+
+
+def test_project_does_not_name_a_share_that_noise_has_hidden(run, model, tmp_path):
+    X = model[0]
+    privacy = lp.Privacy(1, 1e-6, 1.0, release="products")
+    lp.svd(X, 2, privacy=privacy, engine="ring", workers=3, rng=0).save(tmp_path / "model")
+    np.save(tmp_path / "rows.npy", X)
+    command = "site", "project", tmp_path / "model", tmp_path / "rows.npy", "-o", tmp_path / "s.npy"
+    status, out, _ = run(*command)
+    assert status == 0
+    assert out.rstrip().endswith("% of the variance here")
 
 
 def test_project_reads_rows_as_a_policy_does(run, made, tmp_path):

@@ -21,6 +21,7 @@ from localpower.engines.inline import Inline
 from localpower.federation.engine import Federation
 from localpower.federation.link import DirectLink
 from localpower.federation.messages import Answer, Ask, OpenRun, Refusal, Reveal, Roster, to_frame
+from localpower.worker.host import Failure
 from localpower.worker.tasks import Measure, PowerSteps, Triangle
 
 METHODS = ["auto", "gram", "block_krylov", "block_lanczos", "dpi", "local_ritz",
@@ -326,6 +327,21 @@ def test_an_answer_to_a_damaged_question_is_not_added(tmp_path):
         engine.sum(task)
     with pytest.raises(SiteRefused, match="another question was answered in this round"):
         engine.sum(task)
+
+
+@pytest.mark.parametrize("kind", [Refusal, Failure])
+def test_texts_of_a_site_cannot_steer_the_terminal_of_the_coordinator(tmp_path, kind):
+    evil = "no\x1b[2J\rall is well\n\ud800é"
+
+    def refuses(link, name, raw):
+        yield name, to_frame(Refusal(name, evil) if kind is Refusal else Failure(evil, "DataError"))
+
+    link = Unsteady(sites(tmp_path, thirds()), on(Ask, "north", refuses))
+    with pytest.raises((SiteRefused, DataError)) as caught:
+        lp.pca("sites", 2, "dpi", engine=Federation(link), max_rounds=1)
+    text = str(caught.value)
+    assert text.isprintable()
+    assert text.endswith(r"no\x1b[2J\rall is well\n\ud800é")
 
 
 def test_names_of_columns_that_were_changed_on_their_way_are_asked_for_again(tmp_path):

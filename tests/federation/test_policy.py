@@ -137,8 +137,25 @@ def test_a_policy_without_a_name_says_so(tmp_path):
 
 
 def test_text_that_is_no_toml_says_where(tmp_path):
-    with pytest.raises(ValueError, match=r"policy.toml: not TOML: .*line 1"):
+    with pytest.raises(ValueError, match=r"policy.toml is not TOML: .*line 1"):
         policy(tmp_path, "name north")
+    with pytest.raises(ValueError, match=r"line 2.*; text is in quotes, and a path in it has /"):
+        policy(tmp_path, 'name = "north"\ndata = "C:\\Users\\rows.csv"')
+
+
+def test_a_policy_may_begin_with_a_byte_order_mark_and_must_be_utf_8(tmp_path):
+    path = tmp_path / "policy.toml"
+    path.write_bytes(b'\xef\xbb\xbfname = "north"')
+    assert Policy.read(path).name == "north"
+    path.write_bytes(b'name = "n\xfcrnberg"')
+    with pytest.raises(ValueError, match=r"policy.toml is not text in UTF-8: save it as such"):
+        Policy.read(path)
+
+
+@pytest.mark.parametrize("entry", ["[]", "{}", "1"])
+def test_a_task_that_is_no_word_is_named(tmp_path, entry):
+    with pytest.raises(ValueError, match=r"policy.toml: tasks = .*: list some of Sums"):
+        policy(tmp_path, f'name = "north"\ntasks = [{entry}]')
 
 
 def test_plain_words_tell_every_limit():

@@ -297,6 +297,26 @@ def test_the_label_is_shown():
     assert (label["unit"], label["sites"], label["honest"]) == ("row", 3, 3)
 
 
+@pytest.mark.parametrize("release", ["matrix", "products"])
+def test_the_page_says_nothing_as_a_fact_that_noise_was_added_to_and_asks_for_nothing_refused(
+    release,
+):
+    privacy = lp.Privacy(1, 1e-6, 1.0, release=release)
+    found = lp.svd(rows(3000), 2, privacy=privacy, engine="ring", workers=3, rng=0)
+    page = found.report().html
+    known = "of the variance of the data, as far as noised sums tell." in page
+    assert known == (release == "matrix")
+    assert ("Noised products do not tell which share" in page) != known
+    assert "explain 0%" not in page
+    assert "A private run measures no error" in page
+    assert "<dd>not told<small>as it may tell of rows" in page
+    for refused in ("give tol", "fit again", "return_u"):
+        assert refused not in page
+    if not known:
+        with pytest.raises(ValueError, match="noised products do not tell"):
+            found.plot("variance")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

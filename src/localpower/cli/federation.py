@@ -5,21 +5,32 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
+from math import isnan
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localpower.cli.flare import add_flare
-from localpower.cli.options import add_command, add_output, add_reading, read_as_before, reading_of
-from localpower.core.errors import MissingExtra
+from localpower.cli.options import (
+    READING,
+    add_command,
+    add_output,
+    add_reading,
+    read_as_before,
+    reading_of,
+)
+from localpower.core.errors import LocalPowerError, MissingExtra
 from localpower.core.text import counted
 from localpower.data.source import open_source
 from localpower.progress import Progress
 from localpower.result import Result
 from localpower.scores import write_scores
 from localpower.scores.writers import kind_of
+
+if TYPE_CHECKING:
+    from localpower.federation.policy import Policy
 
 TEXT = 120  # characters of a text of the journal that are shown; the file has all
 UNUSUAL = 0.8  # of the share that is explained of all rows; less is remarked on
@@ -39,7 +50,7 @@ def _extra(what: str) -> Iterator[None]:
 def init(options: argparse.Namespace) -> None:
     """``localpower federation init``."""
     with _extra("localpower federation"):
-        from localpower.federation.identity import make_federation
+        from localpower.federation.identity import LEAST_SITES, make_federation
     file = make_federation(options.folder, options.site, options.host, options.port)
     folder = file.parent
     names = ", ".join(str(folder / name) for name in options.site)
@@ -50,15 +61,17 @@ def init(options: argparse.Namespace) -> None:
           f"{policy} && localpower site join {policy}")  # fmt: skip
     engine = shlex.quote(f"sites:{file}")
     print(f"3. here, run: localpower fit --engine {engine} -k 5 --center -o model")
+    if len(options.site) < LEAST_SITES:
+        print(f"REFUSED UNTIL ALL SITES LOWER min_sites: policies ask for {LEAST_SITES} sites, as "
+              "two read each other's part in the sum")  # fmt: skip
 
 
 def check(options: argparse.Namespace) -> None:
     """``localpower site check``."""
     with _extra("localpower site"):
         from localpower.federation.join import checked_policy, credentials_of, valid_until
-        from localpower.federation.journal import NAME
         from localpower.federation.masks import SiteKeys
-        from localpower.federation.policy import PER_COLUMN, Policy
+        from localpower.federation.policy import Policy
     path = Path(options.policy)
     path = path / "policy.toml" if path.is_dir() else path
     if path.is_file():
@@ -70,21 +83,58 @@ def check(options: argparse.Namespace) -> None:
     print(f'The others know it by its identity key, in their [peers]: {policy.name} = "{pin}"')
     print(f"It connects to {policy.coordinator}; its certificate is valid until "
           f"{valid_until(keys):%Y-%m-%d}.")  # fmt: skip
-    with Progress() as display:
+    with Progress() as display, _as_lines_of(path):
         display.stage(f"reading {Path(policy.path).name}")
         with open_source(policy.path, policy.n_features, policy.options()) as rows:
             shape, kind = (rows.rows, rows.columns), rows.dtype.name
     print(f"{policy.data}: {counted(shape[0], 'row')} of {counted(shape[1], 'column')}, {kind}.")
-    if shape[0] < policy.min_rows:
-        print(f"EVERYTHING WILL BE REFUSED: min_rows = {policy.min_rows}, and there are only "
-              f"{shape[0]} rows.")  # fmt: skip
+    for why in _reasons(policy, shape[0]):
+        print(f"EVERYTHING WILL BE REFUSED: {why}.")
+    print("\n".join(_left(policy, shape[0])))
+
+
+def _reasons(policy: Policy, rows: int) -> Iterator[str]:
+    """Why a site can never answer."""
     if len(policy.peers) + 1 < policy.min_sites:
-        print(f"EVERYTHING WILL BE REFUSED: min_sites = {policy.min_sites}, and peers has "
-              f"{len(policy.peers)} others.")  # fmt: skip
-    most = shape[0] // PER_COLUMN
-    print(f"With this many rows, it refuses questions for more than {most} columns at once.")
-    answered = _totals(policy.folder / NAME)[1]
-    print(f"It has answered {answered} of max_columns = {policy.max_columns} columns so far.")
+        others = counted(len(policy.peers), "other")
+        yield f"min_sites = {policy.min_sites}, and peers has {others}; add some, or lower it"
+    if not policy.answered:
+        yield "of its tasks, private runs ask for none, or only they do; leave tasks out"
+    if policy.privacy is None:
+        if rows < policy.min_rows:
+            yield f"min_rows = {policy.min_rows}, and there are only {rows} rows"
+    elif policy.secure_sum == "off":
+        yield "private runs have masks, and secure_sum = 'off'; take 'required'"
+    elif policy.missing == "mean":
+        yield "missing = 'mean' makes private rows depend on others; take 'drop'"
+
+
+def _left(policy: Policy, rows: int) -> Iterator[str]:
+    """What a site can still answer."""
+    from localpower.federation.journal import NAME
+    from localpower.federation.policy import PER_COLUMN
+
+    _lines, columns, epsilon = _totals(policy.folder / NAME)
+    if policy.privacy is not None:
+        yield f"It has spent epsilon = {epsilon:.3g} of {policy.privacy.epsilon:g} so far."
+        return
+    most = rows // PER_COLUMN
+    yield f"With this many rows, it refuses questions for more than {most} columns at once."
+    yield f"It has answered {columns} of max_columns = {policy.max_columns} columns so far."
+
+
+@contextmanager
+def _as_lines_of(path: Path) -> Iterator[None]:
+    """Have errors about data name lines of a policy, and not options of a command."""
+    from localpower.federation.policy import as_policy_wording
+
+    try:
+        yield
+    except (LocalPowerError, ValueError) as error:
+        text = as_policy_wording(str(error))
+        if text == str(error):
+            raise
+        raise type(error)(f"{text}; such lines belong into {path}") from error
 
 
 def key(options: argparse.Namespace) -> None:
@@ -121,7 +171,8 @@ def join(options: argparse.Namespace) -> None:
 def journal(options: argparse.Namespace) -> None:
     """``localpower site journal``."""
     with _extra("localpower site"):
-        from localpower.federation.journal import NAME, printable, verified
+        from localpower.federation.journal import NAME, verified
+        from localpower.federation.messages import printable
         from localpower.federation.policy import Policy
     path = Path(options.policy)
     path = path / "policy.toml" if path.is_dir() else path
@@ -141,7 +192,7 @@ def journal(options: argparse.Namespace) -> None:
         print(f"{when} {entry.kind:<8} {run:<8} {what:<16} {', '.join(told)}".rstrip())
     lines, columns, epsilon = _totals(file)
     spent = f", epsilon {epsilon:g} spent" * (epsilon > 0)
-    print(f"{counted(lines, 'line')}, unchanged since written; {columns} columns answered{spent}")
+    print(f"{counted(lines, 'line')}, the hash of each is right; {columns} columns answered{spent}")
 
 
 def _totals(file: Path) -> tuple[int, int, float]:
@@ -158,26 +209,35 @@ def project(options: argparse.Namespace) -> None:
     kind_of(output)
     model = Result.load(options.model)
     data: Any = options.data[0] if len(options.data) == 1 else options.data
+    wording: AbstractContextManager[None] = nullcontext()
     if str(options.data[0]).endswith(".toml"):
         with _extra("localpower site"):
             from localpower.federation.join import checked_policy
+        for name in READING:
+            if getattr(options, name) is not None:
+                raise ValueError(
+                    f"{name}={getattr(options, name)!r}: rows are read as {data} says; write "
+                    f"{name} = there, or name the file of rows in its place"
+                )
         policy = checked_policy(options.data[0])
         data, reading = policy.path, policy.options()
+        wording = _as_lines_of(options.data[0])
     else:
         read_as_before(model.run.get("reading", {}), options)
         reading = reading_of(options)
     from localpower.federation.outlier import explained_here
 
-    with Progress() as display:
+    with Progress() as display, wording:
         display.stage("projecting rows")
         done = write_scores(
             model, data, output, reading, keep=options.keep or (), memory=options.memory
         )
         here = explained_here(model, data, reading, options.memory, options.keep or ())
     everywhere = float(model.explained_variance_ratio.sum())
+    whole = "" if isnan(everywhere) else f", and {everywhere:.1%} of all sites'"
     print(f"{counted(done.rows, 'row')} on {counted(len(model.components), 'component')} -> "
           f"{output}")  # fmt: skip
-    print(f"the model explains {here:.1%} of the variance here, and {everywhere:.1%} of all sites'")
+    print(f"the model explains {here:.1%} of the variance here{whole}")
     if here < UNUSUAL * everywhere:
         print("these rows are unusual: they vary in directions that the model does not contain")
 

@@ -241,7 +241,7 @@ class SiteAgent:
         """
         failure = to_frame(Failure(self._excuse(error), _kind(error)))
         by_chance = isinstance(error, OSError | MemoryError | DataError)  # no question's doing
-        columns = entry.columns if by_chance else self.policy.max_columns // FAILURES
+        columns = entry.columns if by_chance else -(-self.policy.max_columns // FAILURES)
         told = replace(entry, kind="failed", answer=digest_of(failure), text=_told(error))
         self._note(replace(told, columns=max(entry.columns, columns)))
         if not by_chance:

@@ -21,6 +21,7 @@ SECURE_SUMS = {
     "recovery": "on: pairwise masks with recovery; the coordinator saw sums over sites only",
     "off": "off: the coordinator saw the replies of single sites",
 }
+AT_MOST = "sums have noise: at most ε = {:g}, δ = {:g} for one row, clipped to {:g}"
 NOT_PRIVATE = "none: sums have no noise, and may tell of single rows"
 
 
@@ -28,7 +29,10 @@ def card_of(result: Result, run: str, offers: Sequence[Offer], secure: str) -> d
     """Write the card of a run that has ended with a result; plain JSON."""
     told, certificate = result.run, result.run.get("certificate")
     label = told.get("privacy")
-    privacy = NOT_PRIVATE if label is None else "; ".join(privacy_lines(label))
+    privacy = NOT_PRIVATE
+    if label is not None:
+        first, *more = privacy_lines(label)
+        privacy = f"{first}. {' '.join(more)}"
     return _head(run, offers, secure, privacy) | {
         "rows": told.get("rows"),
         "method": told.get("method"),
@@ -45,9 +49,19 @@ def card_of(result: Result, run: str, offers: Sequence[Offer], secure: str) -> d
     }
 
 
-def stopped_card(run: str, offers: Sequence[Offer], secure: str, error: str) -> dict[str, Any]:
+def stopped_card(
+    run: str,
+    offers: Sequence[Offer],
+    secure: str,
+    privacy: tuple[float, float, float] | None,
+    why: str,
+) -> dict[str, Any]:
     """Write the card of a run that has ended without one."""
-    return _head(run, offers, secure, NOT_PRIVATE) | {"ended": error, "participation": "stopped"}
+    told = NOT_PRIVATE if privacy is None else AT_MOST.format(*privacy)
+    return _head(run, offers, secure, told) | {
+        "ended": f"stopped: {why}",
+        "participation": "stopped",
+    }
 
 
 def participation(run: Mapping[str, Any], sites: Sequence[str]) -> str:

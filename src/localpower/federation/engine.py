@@ -45,6 +45,7 @@ from localpower.federation.messages import (
     digest_of,
     from_frame,
     names_digest,
+    printable,
     signed_part,
     to_frame,
 )
@@ -202,7 +203,7 @@ class Federation(SumsOnly):
                 return None
             raise replace(reply, site=site).error()
         if isinstance(reply, Failure):
-            raise reply.error()
+            raise replace(reply, text=printable(str(reply.text))).error()
         return reply
 
     def _check_all(self, found: Mapping[str, Any], wanted: Iterable[str]) -> None:
@@ -259,7 +260,8 @@ class Federation(SumsOnly):
         content: R = from_words(question, asked.total, self.columns, asked.exponent, self.bits)
         if not isinstance(task, Measure):
             return content
-        replies = [replace(r, key=task.key) for r in sorted(asked.came.values(), key=_number)]
+        came = sorted(asked.came.values(), key=lambda reply: reply.number)
+        replies = [replace(reply, key=task.key) for reply in came]
         return cast(R, replace(self.measured(replies, content), number=0))
 
     def _summed(self, task: Task[Any]) -> Question:
@@ -389,7 +391,7 @@ class Federation(SumsOnly):
         try:
             result = run()
         except BaseException as error:
-            self._over(stopped_card(*self._who(), f"stopped: {type(error).__name__}"))
+            self._over(stopped_card(*self._who(), self._privacy, type(error).__name__))
             raise
         if not isinstance(result, Result):
             return result
@@ -411,13 +413,9 @@ class Federation(SumsOnly):
         self._forget()
 
     def close(self) -> None:
-        self._over(stopped_card(*self._who(), "stopped: the engine was closed"))
+        self._over(stopped_card(*self._who(), self._privacy, "the engine was closed"))
         self.link.close()
         super().close()
-
-
-def _number(reply: MeasuredReply[Any]) -> int:
-    return reply.number
 
 
 def _is_signed(message: Offer | Answer | Shares, by: Offer) -> bool:

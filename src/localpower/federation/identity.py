@@ -140,11 +140,15 @@ def _member(path: Path, name: str, entry: Any) -> Member:
 def read_toml(path: Path, remedy: str) -> dict[str, Any]:
     """Read a TOML file; what to do where there is none, or it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{path} is not there: {remedy}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8: save it as such") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f"{path} is not TOML: {error}; text is in quotes, and a path in it has / and no \\"
+        ) from None
 
 
 def joined(host: str, port: int) -> str:

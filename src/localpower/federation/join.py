@@ -28,13 +28,15 @@ from localpower.federation.identity import (
     name_of,
 )
 from localpower.federation.journal import NAME as JOURNAL
-from localpower.federation.journal import Entry, Journal, printable
+from localpower.federation.journal import Entry, Journal
 from localpower.federation.masks import SiteKeys
+from localpower.federation.messages import printable
 from localpower.federation.policy import Policy
 from localpower.federation.runs import RUNS, open_runs
 from localpower.federation.stream import METHOD, SERVICE, Assembly, grpc, options, pieces
 
 KEEP_ALIVE = 20.0  # seconds, as of the coordinator
+HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")  # a name or an address, no URL
 SHORTEST, LONGEST = 0.1, 1.0  # seconds between two attempts to connect
 
 Answer = Callable[[bytes], bytes]
@@ -164,6 +166,11 @@ def explained(error: Any, address: str) -> str:
         )
     if code is grpc.StatusCode.ALREADY_EXISTS:
         return details
+    if "errors resolving" in details:
+        return (
+            f"the name in {address} is not known here; waiting until it is. If it is wrong, write "
+            "coordinator = in the policy as the coordinator says"
+        )
     return waiting(address)
 
 
@@ -255,7 +262,8 @@ def checked_policy(path: str | os.PathLike[str]) -> Policy:
             f"{path}: data = {policy.data!r} is not there; write the path of your rows, relative "
             f"to {path.parent.resolve()}"
         )
-    if not re.fullmatch(r".+:\d+", policy.coordinator):
+    host, _, port = policy.coordinator.rpartition(":")
+    if not (HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536):
         raise ValueError(
             f'{path}: coordinator = {policy.coordinator!r} must be as "host:8443"; ask the '
             "coordinator where it listens"

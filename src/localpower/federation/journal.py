@@ -191,6 +191,8 @@ def verified(path: str | os.PathLike[str]) -> Iterator[tuple[Entry, str]]:
     known = {*names(Entry)}
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):  # never finished: nothing left on its account
+                return
             try:
                 told = json.loads(line)
                 chain = told.pop("chain")
@@ -205,11 +207,6 @@ def verified(path: str | os.PathLike[str]) -> Iterator[tuple[Entry, str]]:
                 )
             last = chain
             yield entry, chain
-
-
-def printable(text: str) -> str:
-    """Text of others that cannot move a cursor, end a line or clear a screen."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def chained(last: str, told: dict[str, Any]) -> str:

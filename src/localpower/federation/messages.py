@@ -278,7 +278,12 @@ class Refusal:
 
     def error(self) -> SiteRefused:
         """Return the exception that the coordinator raises."""
-        return SiteRefused(f"site {self.site} refused: {self.reason}")
+        return SiteRefused(f"site {self.site} refused: {printable(str(self.reason))}")
+
+
+def printable(text: str) -> str:
+    """Text of others that cannot move a cursor, end a line or clear a screen."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def to_frame(message: Any) -> bytes:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from localpower.data.blocks import Options
+from localpower.federation.identity import read_toml
 from localpower.federation.messages import NAME
 from localpower.federation.questions import NAMES, SUMS
+from localpower.worker.private_tasks import Noised
 
 SECURE_SUM = ("required", "optional", "off")
 PER_COLUMN = 10  # rows that a site must have for each column that is asked for at once
@@ -107,10 +108,7 @@ class Policy:
     def read(cls, path: str | os.PathLike[str]) -> Policy:
         """Read a policy; an error names the key, its value and the remedy."""
         path = Path(path)
-        try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{path}: not TOML: {error}") from None
+        found = read_toml(path, "`localpower federation init` writes one for each site")
         known = [entry.name for entry in fields(cls) if entry.name != "folder"]
         for key in found:
             if key not in known:
@@ -137,6 +135,12 @@ class Policy:
         """Where the rows are."""
         return str(self.folder / self.data)
 
+    @property
+    def answered(self) -> list[str]:
+        """Those of its tasks that it answers: with noise in private runs, without it in others."""
+        private = self.privacy is not None
+        return [name for name in self.tasks if issubclass(NAMES[name], Noised) is private]
+
     def explain(self) -> str:
         """Say in plain words what this site answers, and what not."""
         masks = {
@@ -145,19 +149,23 @@ class Policy:
             "optional": "It answers with and without masks, as the coordinator asks. Without, the "
             "coordinator sees this site's own numbers.",
             "off": "It answers without masks only: the coordinator sees this site's own numbers.",
-        }[self.secure_sum]
+        }["required" if self.privacy else self.secure_sum]
+        fewest = (
+            f", and answers nothing with fewer than {self.min_rows} rows, or fewer than "
+            f"{PER_COLUMN} rows for each column that is asked for at once"
+        )
         peers = ", ".join(sorted(self.peers)) or 'nobody yet: add peers = {name = "sha256:…"}'
         data = self.data or 'no file yet: add data = "file"'
         lines = [
             f"Site {self.name}, with the rows of {data}.",
             masks,
-            f"It answers: {', '.join(self.tasks)}. Everything else is refused; rows, and scores of "
-            "rows, never leave.",
+            f"It answers: {', '.join(self.answered) or 'nothing'}. Everything else is refused; "
+            "rows, and scores of rows, never leave.",
             f"It takes part with these sites, known by their keys: {peers}.",
             f"It refuses runs of fewer than {self.min_sites} sites"
-            + (", and two sites see each other's numbers in their sum" * (self.min_sites < 3))
-            + f", and answers nothing with fewer than {self.min_rows} rows, or fewer than "
-            f"{PER_COLUMN} rows for each column that is asked for at once.",
+            + ", and two sites see each other's numbers in their sum" * (self.min_sites < 3)
+            + fewest * (self.privacy is None)
+            + ".",
             f"It answers at most {self.max_rounds} questions of a run, {self.max_columns} columns "
             f"in all runs together, and messages up to {self.max_bytes} bytes.",
         ]
@@ -167,7 +175,7 @@ class Policy:
                 f"that one's numbers as the difference: min_sites = {len(self.peers) + 1} would "
                 "refuse the second."
             )
-        if self.secure_sum != "required":
+        if self.secure_sum != "required" and not self.privacy:
             lines.append(
                 "Without masks, it answers fewer columns in all than half of its rows, and than "
                 "half of its columns."
@@ -177,9 +185,18 @@ class Policy:
             if self.privacy is None
             else f"It answers private runs only: rows are clipped to the norm {self.privacy.clip:g}"
             f", and all runs together may spend epsilon = {self.privacy.epsilon:g} at delta = "
-            f"{self.privacy.delta:g}."
+            f"{self.privacy.delta:g}. Few rows are no reason to refuse: that would tell of them."
         )
         return "\n".join(lines)
+
+
+def as_policy_wording(text: str) -> str:
+    """Name options of reading as lines of a policy have them."""
+    return re.sub(
+        rf"(?<![\w.])({'|'.join((*READING, 'n_features'))})=(True|False)?",
+        lambda match: f"{match[1]} = {(match[2] or '').lower()}",
+        text,
+    )
 
 
 def _private(found: Any) -> Private:
@@ -236,7 +253,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "zero_based": (_kind(bool, _NOTHING), "take true or false"),
     "n_features": (_whole(0), "take a whole number"),
     "tasks": (
-        lambda value: isinstance(value, tuple) and all(each in NAMES for each in value),
+        lambda value: isinstance(value, tuple) and all(each in list(NAMES) for each in value),
         f"list some of {', '.join(NAMES)}",
     ),
     "secure_sum": (

@@ -62,6 +62,6 @@ def _await(link: GrpcLink) -> None:
         raise EngineError(
             f"{', '.join(missing)} did not connect to {file.host}:{file.port} within "
             f"{file.wait:g} seconds; each runs localpower site join {missing[0]}/policy.toml with "
-            f"its own folder. To run without a site, remove it from {file.path}; to wait longer, "
-            "set wait there"
+            f"its own folder. To run without a site, remove it from {file.path}, and have the "
+            "others lower min_sites; to wait longer, set wait there"
         )

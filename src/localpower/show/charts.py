@@ -49,6 +49,8 @@ AGAINST = {
 def convergence(result: Result, rows: Rows | None = None, against: str = "rounds") -> Chart | str:
     """The certified error after every round that measured it."""
     points = [p for p in summary.convergence(result) if _error(p.record) is not None]
+    if not points and summary.is_private(result):
+        return "a private run measures no error: its label says what is known"
     if not points:
         return "the run measured no error after its rounds; give tol, as tol=1e-8"
     title, units = AGAINST[against]
@@ -95,8 +97,10 @@ def _round_told(point: Point) -> str:
     return "\n".join([first, *_error_told(point.record), spent])
 
 
-def variance(result: Result, rows: Rows | None = None) -> Chart:
+def variance(result: Result, rows: Rows | None = None) -> Chart | str:
     """The share of each component in the variance of the data."""
+    if summary.is_private(result) and np.isnan(result.explained_variance_ratio).any():
+        return "noised products do not tell which share a component explains; a noised matrix does"
     share, total = (100 * part for part in summary.shares(result))
     shown = np.array(evenly(len(share), MOST_DRAWN))
     marks = [
@@ -167,6 +171,8 @@ def shards(result: Result, rows: Rows) -> Chart | str:
 def timeline(result: Result, rows: Rows | None = None) -> Chart | str:
     """The time of each round, and how it is explained."""
     bars = summary.timeline(result)
+    if not bars and summary.is_private(result):
+        return "a private run tells no times"
     if not bars:
         return "the run did not note the times of its rounds; fit again to see them"
     shown, whole = evenly(len(bars), MOST_DRAWN), sum(bar.seconds for bar in bars) or 1.0

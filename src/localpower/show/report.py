@@ -149,7 +149,9 @@ def _head(result: Result) -> str:
             f"{size(ledger.bytes_up)} up, {size(ledger.bytes_down)} down",
             f"in {ledger.messages:,} messages, set-up and factors included",
         ),
-        "Time": (duration(seconds), "of the method's rounds"),
+        "Time": ("not told", "as it may tell of rows")
+        if summary.is_private(result)
+        else (duration(seconds), "of the method's rounds"),
         "Seed": (str(run.get("seed", "")), "" if run.get("seed") is not None else "not recorded"),
     }
     listed = "".join(
@@ -224,8 +226,11 @@ def _convergence(result: Result) -> str:
 def _variance(result: Result) -> str:
     share, total = summary.shares(result)
     many = f"The {len(share)} components explain" if len(share) > 1 else "The component explains"
-    note = _soft(f"{many} {_share(total[-1])} of the variance of the data.")
+    told = ", as far as noised sums tell" * summary.is_private(result)
+    note = _soft(f"{many} {_share(total[-1])} of the variance of the data{told}.")
     chart = charts.variance(result)
+    if isinstance(chart, str):
+        return _missing("variance", "Variance", chart)
     k, residuals = min(len(share), 2 * SHOWN), result.residuals
     heads = ["component", "singular value", "share", "so far"]
     heads += [] if residuals is None else ["residual"]

@@ -17,7 +17,7 @@ from localpower.diagnostics.heterogeneity import estimated_etas, etas
 from localpower.engines.blas import one_blas_thread
 from localpower.methods.scaling import dividing
 from localpower.show.sample import Sample, is_name, one_each, opened
-from localpower.show.summary import evenly, shortened
+from localpower.show.summary import evenly, is_private, shortened
 from localpower.worker.local_matrix import LocalMatrix
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Rows:
 
 NO_DATA = "to see this; from a shell, localpower report MODEL --data DATA"
 NO_SCORES = f"give data=, or run with return_u=True, {NO_DATA}"
+NO_LEFT = f"give data=, where the rows are, {NO_DATA}"
 NO_SHARDS = f"give the rows, data=data, {NO_DATA}"
 
 
@@ -103,7 +104,8 @@ def look(
     `color` and `ids` are values, one for each row, or the name of a column that has them.
     """
     if data is None:
-        return Rows(_from_left(result, color, ids) or NO_SCORES, NO_SHARDS)
+        why = NO_LEFT if is_private(result) or result.run.get("federation") else NO_SCORES
+        return Rows(_from_left(result, color, ids) or why, NO_SHARDS)
     with opened(result, data, quiet=is_name(color) or is_name(ids)) as source:
         if source.columns != result.components.shape[1]:
             raise ValueError(

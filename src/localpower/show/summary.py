@@ -146,6 +146,11 @@ def shares(result: Result) -> tuple[Array, Array]:
     return share, np.cumsum(share)
 
 
+def is_private(result: Result) -> bool:
+    """Whether all that is known of the rows has noise in it."""
+    return result.reason == "private"
+
+
 def relative(weights: Array) -> Array:
     """Weights as parts of the largest."""
     most = np.abs(weights).max(initial=0.0)
