@@ -188,10 +188,10 @@ def check_valid(certificate: x509.Certificate, whose: str) -> None:
         )
 
 
-def authority(name: str = "localpower federation") -> Signed:
+def authority() -> Signed:
     """Make a certificate authority."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localpower federation")])
     builder = _builder(subject, subject, key, DAYS)
     builder = builder.add_extension(x509.BasicConstraints(True, 0), True)
     builder = builder.add_extension(_usage(signs=True), True)

@@ -105,13 +105,6 @@ def encode(message: Any) -> Iterator[bytes | memoryview]:
             yield array.data.cast("B")
 
 
-def send(message: Any, stream: IO[bytes]) -> None:
-    """Write a message's frame to a binary stream."""
-    for part in encode(message):
-        stream.write(part)
-    stream.flush()
-
-
 def reading(max_bytes: int, files: bool = False) -> Reading:
     """Yield, one after the other, where the bytes of a frame belong; return its message.
 
