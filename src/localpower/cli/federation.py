@@ -56,14 +56,17 @@ def init(options: argparse.Namespace) -> None:
 def check(options: argparse.Namespace) -> None:
     """``localpower site check``."""
     with _extra("localpower site"):
-        from localpower.federation.join import checked_policy, credentials_of, valid_until
+        from localpower.federation.join import (
+            checked_policy,
+            credentials_of,
+            policy_file,
+            valid_until,
+        )
         from localpower.federation.journal import NAME
         from localpower.federation.masks import SiteKeys
         from localpower.federation.policy import PER_COLUMN, Policy
-    path = Path(options.policy)
-    path = path / "policy.toml" if path.is_dir() else path
-    if path.is_file():
-        print(Policy.read(path).explain())
+    path = policy_file(options.policy)
+    print(Policy.read(path).explain())
     policy = checked_policy(path)
     keys = policy.folder / policy.keys
     credentials_of(policy.name, keys)
@@ -122,11 +125,10 @@ def join(options: argparse.Namespace) -> None:
 def journal(options: argparse.Namespace) -> None:
     """``localpower site journal``."""
     with _extra("localpower site"):
+        from localpower.federation.join import policy_file
         from localpower.federation.journal import NAME, printable, verified
         from localpower.federation.policy import Policy
-    path = Path(options.policy)
-    path = path / "policy.toml" if path.is_dir() else path
-    file = Policy.read(path).folder / NAME
+    file = Policy.read(policy_file(options.policy)).folder / NAME
     if not file.exists():
         print(f"{file} does not exist yet: this site has answered and refused nothing")
         return

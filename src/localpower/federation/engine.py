@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
@@ -66,6 +67,7 @@ SITES = "sites"  # what users give as data
 UNTOLD = 1  # stands for a number of rows that a private run does not tell
 PATIENCE = 2  # times that sites are asked before a sum is opened without them
 GOODBYE = 10.0  # seconds that sites have to answer when a run is over
+NUMBER = attrgetter("number")
 
 
 @dataclass(slots=True, eq=False)
@@ -259,7 +261,7 @@ class Federation(SumsOnly):
         content: R = from_words(question, asked.total, self.columns, asked.exponent, self.bits)
         if not isinstance(task, Measure):
             return content
-        replies = [replace(r, key=task.key) for r in sorted(asked.came.values(), key=_number)]
+        replies = [replace(r, key=task.key) for r in sorted(asked.came.values(), key=NUMBER)]
         return cast(R, replace(self.measured(replies, content), number=0))
 
     def _summed(self, task: Task[Any]) -> Question:
@@ -414,10 +416,6 @@ class Federation(SumsOnly):
         self._over(stopped_card(*self._who(), "stopped: the engine was closed"))
         self.link.close()
         super().close()
-
-
-def _number(reply: MeasuredReply[Any]) -> int:
-    return reply.number
 
 
 def _is_signed(message: Offer | Answer | Shares, by: Offer) -> bool:

@@ -89,7 +89,7 @@ def write_scores(
 ) -> Written:
     """Write the scores of rows that are read with options of the user's own."""
     step = ToScores.of(result)
-    return write(step, Pass(data, _with(options, step, keep), memory, told=True), out, keep)
+    return write(step, Pass(data, step.options(keep, options), memory, told=True), out, keep)
 
 
 def _mapped(
@@ -128,10 +128,3 @@ def _rows_of(step: ToRows, scores: Any) -> Any:
     if scores.ndim != 2 or scores.shape[1] != step.width:
         raise ValueError(f"scores must be (n, {step.width}), got shape {scores.shape}")
     return step.rows_of(scores)
-
-
-def _with(options: Options, step: Step, keep: Sequence[str]) -> Options:
-    """Add what the model tells to options of reading."""
-    beside = [name for name in keep if name not in (step.like or ())]
-    drop = [*(options.drop or ()), *beside] or None
-    return replace(options, drop=drop, like=step.like, width=step.width, means=step.mean)

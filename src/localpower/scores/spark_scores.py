@@ -13,8 +13,9 @@ from pyspark import RDD
 from localpower.core.errors import DataError
 from localpower.core.linalg import Array
 from localpower.data.blocks import choose, listed
+from localpower.data.readers.clusters import quoted
 from localpower.engines.blas import one_thread_in_worker
-from localpower.scores.spark_vectors import fits, projected, quoted
+from localpower.scores.spark_vectors import fits, projected
 from localpower.scores.steps import Step
 from localpower.scores.tables import block_of, check_kept, refuse_kept
 from localpower.worker.vectors import row_batches, stack_sparse

@@ -69,7 +69,7 @@ def read_arrow(path: Path, options: Options) -> Iterator[Block]:
             wanted = plan.read if len(plan.read) < len(reader.schema) else []  # all, faster
         stream.seek(0)
         with opened(stream, options=pa.ipc.IpcReadOptions(included_fields=wanted)) as reader:
-            yield from batch_blocks(pa, _batches(reader), plan)
+            yield from batch_blocks(pa, record_batches(reader), plan)
 
 
 def arrow_blocks(table: Any, options: Options, where: Path | str) -> Iterator[Block]:
@@ -262,7 +262,8 @@ def _together(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
         yield group
 
 
-def _batches(reader: Any) -> Iterator[Any]:
+def record_batches(reader: Any) -> Iterator[Any]:
+    """The batches of an Arrow file, or of a stream."""
     if hasattr(reader, "num_record_batches"):
         return map(reader.get_batch, range(reader.num_record_batches))
     return iter(reader)

@@ -282,12 +282,17 @@ def _polars_numbers(part: Any) -> Any:
     return part.to_numpy()
 
 
-def _dask_array(array: Any, options: Options, where: str) -> Iterator[Block]:
+def dask_columns(array: Any, where: str) -> int:
+    """How many columns a Dask array has."""
     if array.ndim != 2:
         raise DataError(f"{where} has {array.ndim} dimension(s), not 2: give one row per sample")
     if not float(array.shape[1]).is_integer():
         raise DataError(f"{where} does not know its columns; call .compute_chunk_sizes() before")
-    columns = columns_of(int(array.shape[1]), array.dtype, options, where)
+    return int(array.shape[1])
+
+
+def _dask_array(array: Any, options: Options, where: str) -> Iterator[Block]:
+    columns = columns_of(dask_columns(array, where), array.dtype, options, where)
     return _dask_rows(array, columns, where, options.gaps)
 
 
