@@ -178,8 +178,7 @@ def project(options: argparse.Namespace) -> None:
         )
         here = explained_here(model, data, reading, options.memory, options.keep or ())
     everywhere = float(model.explained_variance_ratio.sum())
-    print(f"{counted(done.rows, 'row')} on {counted(len(model.components), 'component')} -> "
-          f"{output}")  # fmt: skip
+    print(done.told(len(model.components)))
     print(f"the model explains {here:.1%} of the variance here, and {everywhere:.1%} of all sites'")
     if here < UNUSUAL * everywhere:
         print("these rows are unusual: they vary in directions that the model does not contain")

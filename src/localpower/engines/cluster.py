@@ -147,7 +147,7 @@ def grouped(parts: Sequence[T], size: int = FAN_IN) -> list[Sequence[T]]:
     return [parts[at : at + size] for at in range(0, len(parts), size)]
 
 
-def listed(data: Any, kinds: Any) -> list[Any]:
+def items_of(data: Any, kinds: Any) -> list[Any]:
     """Return what a list of these kinds has, or one of them by itself; nothing of other data."""
     parts = list(data) if isinstance(data, list | tuple) else [data]
     return parts if all(isinstance(part, kinds) for part in parts) else []

@@ -204,7 +204,7 @@ def name_of(address: Any) -> str:
     if isinstance(address, str):
         return address
     name = _open(address) or type(address).__name__.lower()
-    return name if name in ROWS else "threads"
+    return name if name in ROWS else DEFAULT
 
 
 def is_shared(address: Any) -> bool:

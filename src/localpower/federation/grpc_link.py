@@ -55,7 +55,7 @@ class Stream:
 
 
 @dataclass(eq=False, slots=True)
-class Question:
+class PendingQuestion:
     """What is being asked, and of whom there is no answer yet."""
 
     number: int
@@ -98,7 +98,7 @@ class GrpcLink(Link):
         self._changed = Condition()
         self._streams: dict[str, Stream] = {}
         self._left: dict[str, float] = {}
-        self._question: Question | None = None
+        self._question: PendingQuestion | None = None
         self._number = 0
         self._threads: set[Thread] = set()
         # An interrupt inside of gRPC would leave a server that nothing can end: a thread starts it.
@@ -170,22 +170,22 @@ class GrpcLink(Link):
                 if self._question is question:
                     self._question = None
 
-    def _put(self, frame: bytes, sites: Sequence[str]) -> Question:
+    def _put(self, frame: bytes, sites: Sequence[str]) -> PendingQuestion:
         messages = pieces(self._number + 1, frame)
         with self._changed:
             self._number += 1
-            question = Question(self._number, messages, set(sites), time.monotonic())
+            question = PendingQuestion(self._number, messages, set(sites), time.monotonic())
             self._question = question
             for name in sites:
                 if name in self._streams:
                     self._send(self._streams[name], question)
         return question
 
-    def _send(self, stream: Stream, question: Question) -> None:
+    def _send(self, stream: Stream, question: PendingQuestion) -> None:
         for message in question.messages:
             stream.outbox.put(message)
 
-    def _patience(self, question: Question, end: float) -> float:
+    def _patience(self, question: PendingQuestion, end: float) -> float:
         """Seconds to wait for the next answer; raises if nothing can come any more."""
         now = time.monotonic()
         away = [max(self._left.get(name, 0.0), question.since) + self.file.wait

@@ -208,13 +208,13 @@ class LocalRitz(_Ritz):
 
 @dataclass(frozen=True, slots=True)
 class BlockKrylov(_Ritz):
-    """Block Krylov: LocalRitz without local work in its blocks; `start` is that of `LocalRitz`."""
+    """Block Krylov: `LocalRitz` with blocks of plain residuals; its options mean the same."""
 
     start: str = _start_option()
     width: int | None = width_option()
     wire: str = wire_option()
 
-    about: ClassVar[str] = "block Krylov: the same without local work"
+    about: ClassVar[str] = "block Krylov: the same with blocks of plain residuals"
 
     @property
     def only_sums(self) -> bool:

@@ -21,7 +21,6 @@ COLOURS = {
 MARKERS = "os^DvPX*<>ph"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), ":", (0, (8, 2)))
 MOST_BARS = 64  # shards that get a bar each, and points of a line that get a dot each
-ROUNDING = float(np.finfo(np.float64).eps)  # where a smaller angle is drawn
 MOST_TICKS, MOST_COUNTS = 5, 12  # labels of an axis; whole numbers of which each has one
 SPARED = 0.05  # of a power of ten that values may be above the axis
 
