@@ -20,9 +20,8 @@ from localpower.core.linalg import FAN_IN, combined
 from localpower.engines.base import Engine
 from localpower.worker.host import result_of
 from localpower.worker.shard import EngineBlock, OpenBlock, Shard, share_names
-from localpower.worker.tasks import Measure, Task
+from localpower.worker.tasks import Measure, R, Task
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 

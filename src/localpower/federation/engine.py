@@ -59,9 +59,8 @@ from localpower.worker.host import Failure
 from localpower.worker.replies import Done, Kernel, MeasuredReply
 from localpower.worker.shard import EngineBlock, OpenBlock, Shard
 from localpower.worker.sums import WIDE, from_words, sum_words, word_shape
-from localpower.worker.tasks import Measure, Prepare, Scatter, Task
+from localpower.worker.tasks import Measure, Prepare, R, Scatter, Task
 
-R = TypeVar("R")
 Hop = TypeVar("Hop", Settled, Shares)
 SITES = "sites"  # what users give as data
 UNTOLD = 1  # stands for a number of rows that a private run does not tell

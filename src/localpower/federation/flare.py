@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 from nvflare.apis.controller_spec import Task
 from nvflare.apis.event_type import EventType
@@ -44,9 +44,9 @@ from localpower.federation.messages import Refusal, to_frame
 from localpower.result import Result
 from localpower.run import Run
 from localpower.worker.shard import OpenBlock, Shard
+from localpower.worker.tasks import R
 from localpower.worker.tasks import Task as WorkerTask
 
-R = TypeVar("R")
 FRAME = "frame"
 RECENT = 1000  # rounds that a lead tells of
 LOOK = 0.5  # seconds between two looks at whether the job was ended
