@@ -228,7 +228,7 @@ class Method(ABC):
     @property
     def has_width(self) -> bool:
         """Whether more columns than the rank may be iterated."""
-        return "width" in self.options()
+        return self.iterates or "width" in self.options()
 
     def columns(self, rank: int, most: int, certified: bool) -> int:
         """Columns to iterate, of data with `most`; more than the rank where that is certified."""
