@@ -17,7 +17,8 @@ from localpower.data.readers.foreign import engine_of, is_stream
 from localpower.data.reading import LazySource
 from localpower.data.source import load_block
 from localpower.engines.base import Engine
-from localpower.engines.registry import abort_peers, at_hand, connect, terminable
+from localpower.engines.registry import abort_peers, at_hand, connect
+from localpower.engines.signals import terminable
 from localpower.iteration import Callback
 from localpower.methods import Method, method_from
 from localpower.methods.scaling import SCALES

@@ -29,14 +29,15 @@ from localpower.cli.options import (
     as_cli_wording,
     reading_of,
 )
+from localpower.cli.paper import add_paper
 from localpower.cli.ranks import RANK, led, rank_and_size, take_own_files
-from localpower.cli.study import add_study
 from localpower.cli.table import Table, discard_output
 from localpower.comparison import compare
 from localpower.core.checks import sine
 from localpower.core.errors import DataHint, LocalPowerError, warn
 from localpower.data.source import Source, files, open_source
-from localpower.engines.registry import connect, holds_rows, terminable
+from localpower.engines.registry import connect, holds_rows
+from localpower.engines.signals import terminable
 from localpower.methods import method_from
 from localpower.options import Checkpoint
 from localpower.planning import plan
@@ -428,7 +429,7 @@ def make_parser() -> Parser:
     add_model(commands, transform, inspect, report)
     add_plan(commands, plan_)
     add_compare(commands, compare_)
-    add_study(commands)
+    add_paper(commands)
     add_federation(commands)
     return parser
 
