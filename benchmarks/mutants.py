@@ -1438,7 +1438,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("masks.derived(seed, b\"localpower federation 1 noise\"", "masks.derived(bytes(32), b\"localpower federation 1 noise\""),
     ]),
     ("federation/runs.py", FLOAT32, [
-        ("narrow = all(offer.dtype", "narrow = any(offer.dtype"),
+        ("for offer in self.roster.offers).name", "for offer in self.roster.offers[:1]).name"),
     ]),
     ("federation/runs.py", RECOVERY, [
         ("\"offer\", \"roster\", \"prepare\", \"dealt\")", "\"offer\", \"roster\", \"prepare\")"),
@@ -1631,7 +1631,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("if not 0 < port < 65536:\n            raise ValueError(f\"{path}", "if not 0 < port:\n            raise ValueError(f\"{path}"),
         ("found.get(\"listen\", host)", "found.get(\"listen\", \"0.0.0.0\")"),
         ("sorted(entry) != sorted(pins)", "\"certificate\" not in entry"),
-        ("re.fullmatch(r\"sha256:[0-9a-f]{64}\", str(entry[pin]))", "entry[pin]"),
+        ("PIN.fullmatch(str(entry[pin]))", "entry[pin]"),
         ("        if len(found) == 1:\n", "        if found:\n"),
         ("    if now > certificate.not_valid_after_utc:\n", "    if False:\n"),
         ("    if now < certificate.not_valid_before_utc:\n", "    if False:\n"),
@@ -1681,7 +1681,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("        if self._size <= self._most:\n", "        if True:\n"),
     ]),
     ("federation/sites.py", PINNED, [
-        ("if pin_of(offer.identity.tobytes()) != self._file.sites[name].identity:", "if False:"),
+        ("if fingerprint(offer.identity.tobytes()) != self._file.sites[name].identity:", "if False:"),
     ]),
     ("federation/policy.py", POLICY, [
         ("secure_sum: str = \"required\"", "secure_sum: str = \"optional\""),

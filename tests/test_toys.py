@@ -179,10 +179,25 @@ def test_pca_and_the_estimators_take_it():
     assert lp.PCA(K, method="toy:every=3").fit(A).n_rounds_ == 30
 
 
+def test_it_can_begin_with_what_an_earlier_run_found():
+    before = fit(tol=1e-10)
+    again = fit("toy", tol=1e-8, warm_start=before)
+    assert again.converged
+    assert len(again.history) < len(before.history) / 2
+    with pytest.raises(
+        ValueError, match="method='gram' cannot use warm_start, because it does not"
+    ):
+        fit("gram", warm_start=before)
+
+
 def test_a_plan_predicts_it_and_it_may_be_looked_up():
     plan = lp.plan(A, K, workers=4, tol=1e-8)
     assert plan["toy"].method == "toy:every=2"
     assert plan["toy"].rounds == plan["dpi"].rounds
+    with pytest.warns(lp.ConvergenceWarning):
+        moved = fit(tol=1e-30, max_rounds=plan["toy"].rounds).ledger
+    planned = 4 * plan["toy"].bytes_up, 4 * plan["toy"].bytes_down
+    assert planned == (moved.bytes_up, moved.bytes_down)
     assert re.search(r"^toy:every=2 +\d+ ", str(plan), re.MULTILINE)
 
 

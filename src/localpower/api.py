@@ -17,7 +17,8 @@ from localpower.data.readers.foreign import engine_of, is_stream
 from localpower.data.reading import LazySource
 from localpower.data.source import load_block
 from localpower.engines.base import Engine
-from localpower.engines.registry import abort_peers, at_hand, connect, terminable
+from localpower.engines.registry import abort_peers, at_hand, connect
+from localpower.engines.signals import terminable
 from localpower.iteration import Callback
 from localpower.methods import Method, method_from
 from localpower.methods.scaling import SCALES
@@ -91,9 +92,10 @@ def svd(
         From the paper: ``"local_power"`` is its Algorithm 1, ``"dpi"`` takes one step a round,
         ``"one_shot"`` does one round of many steps, ``"uda"``, ``"wda"``, ``"aligned_average"`` and
         ``"dr_svd"`` are the one-shot baselines. Beyond the paper: ``"local_ritz"`` reaches a
-        certified tolerance in a handful of rounds, ``"block_krylov"`` is the same without local
-        work, ``"block_lanczos"`` has narrow blocks, less work and more rounds. ``"tsqr"`` and
-        ``"gram"`` are exact in one round of d(d+1)/2 words, the latter with half the digits.
+        certified tolerance in a handful of rounds, ``"block_krylov"`` does the same with blocks of
+        plain residuals, ``"block_lanczos"`` has narrow blocks, less work and more rounds.
+        ``"tsqr"`` and ``"gram"`` are exact in one round of d(d+1)/2 words, the latter with half the
+        digits.
     tol : float, optional
         Stop when the sine of the angle between the leading `rank` columns and the true ones is
         certified to be at most this. If there is no gap after them, the residuals must be at most

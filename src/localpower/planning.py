@@ -196,7 +196,7 @@ def plan(
     if scale is not None:
         one_of("scale", scale, SCALES)
     tol = None if tol is None else sine(tol, zero=False)
-    about = Known.of(data, wanted, workers, center, scale, dtype, memory, place)
+    about = KnownData.of(data, wanted, workers, center, scale, dtype, memory, place)
     (n, d), rank = about.shape, about.rank
     if not 1 <= rank <= min(n, d):
         raise ValueError(f"rank={rank!r}: take 1 to {min(n, d)} for data of {n} x {d}")
@@ -262,7 +262,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class KnownData:
     """What is known of the data of a plan: their shape, or the data themselves."""
 
     shape: tuple[int, int]
@@ -286,7 +286,7 @@ class Known:
         dtype: str | None,
         memory: int | str | None,
         place: Place | None = None,
-    ) -> Known:
+    ) -> KnownData:
         """Take the shape, or open the data and look at a part of them."""
         shape, at_once = _shape(data), cores() if place is None else place.size
         if shape is not None:

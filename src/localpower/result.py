@@ -239,7 +239,7 @@ class Result:
         >>> lp.pca(X, 2, rng=0).transform(X[:3]).shape
         (3, 2)
         """
-        return scores.transform(self, data, out=out, keep=keep, memory=memory)
+        return scores.mapped(scores.ToScores.of(self), data, out, keep, memory)
 
     def inverse_transform(
         self,
@@ -253,7 +253,7 @@ class Result:
 
         Takes and returns what `transform` does, with rows and scores exchanged.
         """
-        return scores.inverse_transform(self, data, out=out, keep=keep, memory=memory)
+        return scores.mapped(scores.ToRows.of(self), data, out, keep, memory)
 
     def report(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from localpower.core.errors import DataError, DataHint, warn
+from localpower.core.text import size
 from localpower.data.source import Source
 from localpower.methods import CERTIFIED, Auto, Method
 from localpower.methods.base import REGISTRY
@@ -31,9 +32,9 @@ def check_fit(method: Method, width: int, source: Source) -> None:
     if need > source.memory:
         raise DataError(
             f"{source.names[0]} has {d} columns: the work of {method.name} with {width} vectors "
-            f"takes {need / 1e9:.1f} GB, and memory is {source.memory / 1e9:.1f} GB; check that so "
-            "many columns are meant (svmlight takes them from the largest index), take another "
-            "method, or raise memory="
+            f"takes {size(need)}, and memory is {size(source.memory)}; check that so many columns "
+            "are meant (svmlight takes them from the largest index), take another method, or raise "
+            "memory="
         )
     per_row, least = WIDE
     dense = all(not is_sparse(piece) for piece in source.pieces)

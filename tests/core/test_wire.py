@@ -95,9 +95,7 @@ def messages(name, inner=values):
 
 
 def sent(message):
-    stream = io.BytesIO()
-    wire.send(message, stream)
-    return stream.getvalue()
+    return b"".join(wire.encode(message))
 
 
 def received(content, max_bytes=ENOUGH, files=False):

@@ -234,7 +234,7 @@ def test_runs_that_are_less_private_are_refused_before_rows_are_read(tmp_path, n
     names = tuple(agent.name for agent in agents)
     frame = to_frame(OpenRun(run, "1", names, about["secure"], 60, "", about["privacy"]))
     assert re.search(reason, refusal(agents[0].answer(frame)))
-    assert not agents[0].rows.is_open
+    assert agents[0].rows._source is None
 
 
 BASIS = np.linalg.qr(np.random.default_rng(0).standard_normal((7, 3)))[0]

@@ -21,13 +21,12 @@ import localpower as lp
 from localpower.federation.engine import Federation
 from localpower.federation.grpc_link import GrpcLink
 from localpower.federation.identity import (
+    Credential,
     CredentialError,
     FederationFile,
-    Signed,
     authority,
     issue,
     make_federation,
-    secret,
 )
 from localpower.federation.join import answer_stream, credentials_of, serve
 from localpower.federation.messages import Ask, Refusal, from_frame, to_frame
@@ -80,7 +79,7 @@ def relayed(port, wrap=lambda server: server):
 
 def ca_of(sites):
     key = load_pem_private_key((sites.folder / "ca.key").read_bytes(), None)
-    return Signed(key, x509.load_pem_x509_certificate((sites.folder / "ca.pem").read_bytes()))
+    return Credential(key, x509.load_pem_x509_certificate((sites.folder / "ca.pem").read_bytes()))
 
 
 def recorded_session(sites):
@@ -144,7 +143,7 @@ def refused(sites, credentials):
 
 def signed_by(ca, sites, name="north", **how):
     own = issue(ca, name, **how)
-    return grpc.ssl_channel_credentials(server_pem(sites), secret(own.key), own.pem)
+    return grpc.ssl_channel_credentials(server_pem(sites), own.secret, own.pem)
 
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -196,7 +195,7 @@ def test_another_server_of_the_same_authority(waiting):
     """The coordinator's own certificate is pinned: another of the same authority is refused."""
     other = issue(ca_of(waiting), "coordinator", "127.0.0.1")
     server = grpc.server(None)
-    pair = [(secret(other.key), other.pem)]
+    pair = [(other.secret, other.pem)]
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(pair))
     server.start()
     credentials = credentials_of("north", waiting.folder / "north" / "keys")

@@ -30,15 +30,15 @@ from localpower.cli.options import (
     read_as_before,
     reading_of,
 )
-from localpower.cli.ranks import JOBS, RANK, led, take_own_files
-from localpower.cli.study import add_study
+from localpower.cli.paper import add_paper
+from localpower.cli.ranks import RANK, led, rank_and_size, take_own_files
 from localpower.cli.table import Table, discard_output
 from localpower.comparison import compare
 from localpower.core.checks import sine
 from localpower.core.errors import DataHint, LocalPowerError, warn
-from localpower.core.text import counted
 from localpower.data.source import Source, files, open_source
-from localpower.engines.registry import connect, holds_rows, terminable
+from localpower.engines.registry import connect, holds_rows
+from localpower.engines.signals import terminable
 from localpower.methods import method_from
 from localpower.options import Checkpoint
 from localpower.planning import plan
@@ -87,7 +87,8 @@ def fit(options: argparse.Namespace) -> None:
         return
     if not options.data:
         raise ValueError("DATA is missing: name files, or an --engine that has its own rows")
-    if any(os.environ.get(rank) == "0" and os.environ.get(size) != "1" for rank, size in JOBS):
+    number, size = rank_and_size()
+    if number == "0" and size != "1":
         hint = "each rank of this MPI job fits all rows alone; to share the work, add --engine mpi"
         warn(f"{hint}, or give each rank its own file, as in rows-{RANK}.npy", DataHint)
     _check(options)
@@ -253,9 +254,7 @@ def transform(options: argparse.Namespace) -> None:
         display.stage("projecting rows")
         keep, memory = options.keep or (), options.memory
         done = write_scores(model, data, output, reading_of(options), keep=keep, memory=memory)
-    left = f" ({done.left_out} of them left out)" if done.left_out else ""
-    rows = f"{done.rows} row{'s' * (done.rows != 1)}{left}"
-    print(f"{rows} on {counted(len(model.components), 'component')} -> {output}")
+    print(done.told(len(model.components)))
 
 
 def _model(options: argparse.Namespace) -> Result:
@@ -430,7 +429,7 @@ def make_parser() -> Parser:
     add_model(commands, transform, inspect, report)
     add_plan(commands, plan_)
     add_compare(commands, compare_)
-    add_study(commands)
+    add_paper(commands)
     add_federation(commands)
     return parser
 

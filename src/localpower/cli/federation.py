@@ -69,13 +69,16 @@ def init(options: argparse.Namespace) -> None:
 def check(options: argparse.Namespace) -> None:
     """``localpower site check``."""
     with _extra("localpower site"):
-        from localpower.federation.join import checked_policy, credentials_of, valid_until
+        from localpower.federation.join import (
+            checked_policy,
+            credentials_of,
+            policy_file,
+            valid_until,
+        )
         from localpower.federation.masks import SiteKeys
         from localpower.federation.policy import Policy
-    path = Path(options.policy)
-    path = path / "policy.toml" if path.is_dir() else path
-    if path.is_file():
-        print(Policy.read(path).explain())
+    path = policy_file(options.policy)
+    print(Policy.read(path).explain())
     policy = checked_policy(path)
     keys = policy.folder / policy.keys
     credentials_of(policy.name, keys)
@@ -171,12 +174,11 @@ def join(options: argparse.Namespace) -> None:
 def journal(options: argparse.Namespace) -> None:
     """``localpower site journal``."""
     with _extra("localpower site"):
+        from localpower.federation.join import policy_file
         from localpower.federation.journal import NAME, verified
         from localpower.federation.messages import printable
         from localpower.federation.policy import Policy
-    path = Path(options.policy)
-    path = path / "policy.toml" if path.is_dir() else path
-    file = Policy.read(path).folder / NAME
+    file = Policy.read(policy_file(options.policy)).folder / NAME
     if not file.exists():
         print(f"{file} does not exist yet: this site has answered and refused nothing")
         return
@@ -235,8 +237,7 @@ def project(options: argparse.Namespace) -> None:
         here = explained_here(model, data, reading, options.memory, options.keep or ())
     everywhere = float(model.explained_variance_ratio.sum())
     whole = "" if isnan(everywhere) else f", and {everywhere:.1%} of all sites'"
-    print(f"{counted(done.rows, 'row')} on {counted(len(model.components), 'component')} -> "
-          f"{output}")  # fmt: skip
+    print(done.told(len(model.components)))
     print(f"the model explains {here:.1%} of the variance here{whole}")
     if here < UNUSUAL * everywhere:
         print("these rows are unusual: they vary in directions that the model does not contain")

@@ -34,12 +34,17 @@ def led(command: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Nam
     return run
 
 
+def rank_and_size() -> tuple[str, str | None]:
+    """The number of this process in its MPI job, and how many there are."""
+    found = [(os.environ[rank], os.environ.get(size)) for rank, size in JOBS if rank in os.environ]
+    return found[0] if found else ("0", "1")
+
+
 def take_own_files(options: argparse.Namespace) -> bool:
     """Put the number of this process into paths; tell whether it has anything to write."""
     paths = [*options.data, options.output]
     own = any(RANK in path for path in options.data)
-    found = [(os.environ[rank], os.environ.get(size)) for rank, size in JOBS if rank in os.environ]
-    number, size = found[0] if found else ("0", "1")
+    number, size = rank_and_size()
     if any(RANK in path for path in paths) and size == "1":
         raise ValueError(
             f"{RANK} in a path is for the ranks of an MPI job: start it as mpiexec -n 4 localpower "

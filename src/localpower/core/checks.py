@@ -38,9 +38,14 @@ def count_or_share(name: str, value: Any) -> int | float:
     )
 
 
+def is_number(value: Any) -> bool:
+    """Tell a number from anything else, also from True and False."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
 def real(name: str, value: Any) -> float:
     """A number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+    if not is_number(value):
         raise TypeError(f"{name}={value!r} must be a number")
     return float(value)
 
@@ -49,7 +54,7 @@ def positive(name: str, value: Any) -> float:
     """A number above 0; None stands for no limit."""
     if value is None:
         return float("inf")
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value > 0:
+    if not is_number(value) or not value > 0:
         raise ValueError(f"{name}={value!r} must be a number above 0, or None")
     return float(value)
 
@@ -64,8 +69,7 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> str:
 
 def sine(value: Any, *, zero: bool = True) -> float:
     """A tolerance: the sine of an angle."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0 <= value < 1 or (not zero and not value):
+    if not is_number(value) or not 0 <= value < 1 or (not zero and not value):
         raise ValueError(
             f"tol={value!r} must be the sine of an angle: take 0 {'<=' if zero else '<'} tol < 1"
         )

@@ -15,6 +15,7 @@ from localpower.core.errors import LocalPowerError, WorkerFailed
 
 Array = NDArray[np.floating[Any]]
 T = TypeVar("T")
+EPS = float(np.finfo(np.float64).eps)
 
 FAN_IN = 8
 TALL = 1 << 16  # rows from which columns are orthonormalised by blocks of rows

@@ -110,11 +110,11 @@ def wide_negative(words: Words) -> Words:
     return wide_add(~words, one)
 
 
-def wide_decode(words: Words, divisor: int = 1) -> Array:
-    """Numbers that words stand for, over `divisor`: the nearest float64 of the exact quotient."""
+def wide_decode(words: Words) -> Array:
+    """Numbers that words stand for, each the nearest float64."""
     raw = np.ascontiguousarray(words.T).astype("<u8").tobytes()
     size = LIMBS * LIMB_BITS // 8
-    scale = divisor << UNIT_BITS
+    scale = 1 << UNIT_BITS
     return np.array(
         [
             int.from_bytes(raw[at : at + size], "little", signed=True) / scale

@@ -24,9 +24,8 @@ from math import ceil
 import numpy as np
 
 from localpower.core.certificate import ROUNDING, SHARES, TINY, Known, Ritz
-from localpower.core.linalg import Array
+from localpower.core.linalg import EPS, Array
 
-EPS = float(np.finfo(np.float64).eps)
 RAISED = (0.0, 0.01, 0.1, 0.5)  # of the room that the sum has: how far above its last value v is
 
 

@@ -132,6 +132,14 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:MOST_LISTED])) + ", …" * (len(names) > MOST_LISTED)
 
 
+def other_names(name: str, known: str) -> DataError:
+    """Say that one part of the data has other columns than another."""
+    return DataError(
+        f"{name} and {known} have columns of other names or in another order; give them the same, "
+        "or choose with columns=[…]"
+    )
+
+
 def block_rows(row_bytes: int) -> int:
     """Rows of a block of `BLOCK_BYTES`, one at least."""
     return max(1, BLOCK_BYTES // max(1, row_bytes))

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
 from localpower.core.machine import ROWS_SHARE
-from localpower.data.blocks import Block, Options
+from localpower.data.blocks import Block, Options, other_names
 from localpower.data.detect import detect
 from localpower.data.memory import budget
 from localpower.data.missing import filled
 from localpower.data.readers.foreign import is_list_of_blocks, is_path
 from localpower.data.readers.matrix import as_matrix
 from localpower.data.readers.stream import stream_blocks
-from localpower.data.source import Source, _named, _whose_options, open_source
+from localpower.data.source import Source, named_parts, naming_options, open_source
 from localpower.data.spool import RowStorage, complete, gaps_in
 from localpower.worker.shard import Piece, Shard, cut, is_stored, nbytes, work_type
 
@@ -78,12 +78,12 @@ def read_once(
     unknown = options.missing == "mean" and options.means is None  # until all rows are read
     paths = None if unknown or isinstance(data, Source) else _paths(data)
     if paths is None:
-        with _named_options(told), _source(data, options, memory) as source:
+        with naming_options(told), _source(data, options, memory) as source:
             yield Opened(_of_source(source, step), source.dtype, source.options.missing)
         return
     room = RowStorage(int(ROWS_SHARE * size))
     try:
-        with _named_options(told), closing(_of_files(paths, options, room, step)) as stretches:
+        with naming_options(told), closing(_of_files(paths, options, room, step)) as stretches:
             yield _typed(paths, options, stretches)
     finally:
         room.close()
@@ -94,7 +94,7 @@ def _paths(data: Any) -> list[tuple[str, Path]] | None:
     parts: Sequence[Any] = data if is_list_of_blocks(data) else [data]
     if not all(is_path(part) for part in parts):
         return None
-    named, _ = _named(data, None)
+    named, _ = named_parts(data, None)
     paths = [(name, Path(path)) for name, path in named]
     return None if any(detect(path).name == SPOOLED for _, path in paths) else paths
 
@@ -103,7 +103,7 @@ def paths_of(data: Any) -> list[Path]:
     """All files that data name: none if they are no paths."""
     if isinstance(data, Source) or not (is_path(data) or is_list_of_blocks(data)):
         return []
-    named, _ = _named(data, None)
+    named, _ = named_parts(data, None)
     return [Path(path) for _, path in named if is_path(path)]
 
 
@@ -142,10 +142,7 @@ def _of_files(
             if known is None and block.names is not None:
                 known = name, block.names
             if known is not None and block.names not in (None, known[1]):
-                raise DataError(
-                    f"{name} and {known[0]} have columns of other names or in another order; give "
-                    "them the same, or choose with columns=[…]"
-                )
+                raise other_names(name, known[0])
             rows, numbers = _without_gaps(block.rows, options)
             end = first + block.rows.shape[0]
             numbers = None if numbers is None else first + numbers
@@ -211,15 +208,3 @@ def _checked(
         if options.work_type([stretch.piece.dtype, dtype]) != dtype:
             raise TooNarrow(f"{stretch.where} has {stretch.piece.dtype} after {dtype}")
         yield stretch
-
-
-@contextmanager
-def _named_options(told: bool) -> Iterator[None]:
-    """Say where the options are given that a message names."""
-    try:
-        yield
-    except DataError as error:
-        whose = "" if told else _whose_options(str(error))
-        if not whose or whose in str(error):
-            raise
-        raise DataError(f"{error}{whose}") from error

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
 from localpower.core.machine import ROWS_SHARE
-from localpower.data.blocks import Block, Options, choose
+from localpower.data.blocks import Block, Options, choose, other_names
 from localpower.data.cache import cached
 from localpower.data.detect import detect, suffix_of
 from localpower.data.hints import table_hint
@@ -146,22 +146,18 @@ def open_source(
     size = budget(memory)
     room = RowStorage(int(ROWS_SHARE * size), cache)
     try:
-        named, separate = _named(data, shards)
-        found = [(name, _table(part, name, options, room)) for name, part in named]
-        names, tables = tuple(name for name, _ in found), [table for _, table in found]
-        tables = _settle(tables, columns, options)
-        _check_widths(names, tables)
-        missing = left_out(tables, names)
-        tables, missing["values_filled"] = fill(tables, names, options.means, options.width > 0)
-        if (hint := table_hint(tables[0])) is not None:
-            warn(hint + _whose_options(hint), DataHint)
-        if labels is not None:
-            tables = _labelled(tables, labels)
-    except DataError as error:
-        room.close()
-        if told or not (whose := _whose_options(str(error))):
-            raise
-        raise DataError(f"{error}{whose}") from error
+        with naming_options(told):
+            named, separate = named_parts(data, shards)
+            found = [(name, _table(part, name, options, room)) for name, part in named]
+            names, tables = tuple(name for name, _ in found), [table for _, table in found]
+            tables = _settle(tables, columns, options)
+            _check_widths(names, tables)
+            missing = left_out(tables, names)
+            tables, missing["values_filled"] = fill(tables, names, options.means, options.width > 0)
+            if (hint := table_hint(tables[0])) is not None:
+                warn(hint + _whose_options(hint), DataHint)
+            if labels is not None:
+                tables = _labelled(tables, labels)
     except BaseException:
         room.close()
         raise
@@ -204,7 +200,7 @@ def _like(source: Source, names: Sequence[str]) -> Source:
 
 def load_block(block: Any, options: Options | None = None) -> LoadedBlock:
     """Rows of one block, as pieces of a shard; it may be without rows."""
-    with _in_place():
+    with naming_options(instead=IN_PLACE):
         table = _table(block, "a block", options or Options(), RowStorage(1 << 62))
     return LoadedBlock(table.pieces, table.names)
 
@@ -225,7 +221,7 @@ def held(
         )
     tables = tuple(Table((part,), part.shape[1], names=part.names) for part in parts)
     names = tuple(f"{name}, shard {number}" for number in range(len(parts)))
-    with _in_place():
+    with naming_options(instead=IN_PLACE):
         _check_widths(names, tables)
     size = budget(memory)
     kind = _work_type(tables, Options())
@@ -233,12 +229,16 @@ def held(
 
 
 @contextmanager
-def _in_place() -> Iterator[None]:
-    """Say what to do instead where an error names options, and rows stay where they are."""
+def naming_options(told: bool = False, instead: str = "") -> Iterator[None]:
+    """Have errors say where the options are given that they name; a user who has `told` some knows.
+
+    Where rows stay where they are, there is something to do `instead`.
+    """
     try:
         yield
     except DataError as error:
-        if not (whose := _whose_options(str(error), IN_PLACE)):
+        whose = "" if told else _whose_options(str(error), instead)
+        if not whose or whose in str(error):
             raise
         raise DataError(f"{error}{whose}") from error
 
@@ -253,7 +253,7 @@ def _rows(table: Table) -> int:
     return sum(piece.shape[0] for piece in table.pieces)
 
 
-def _named(data: Any, shards: int | None) -> tuple[Iterable[tuple[str, Any]], bool]:
+def named_parts(data: Any, shards: int | None) -> tuple[Iterable[tuple[str, Any]], bool]:
     """Split data into parts with names; say whether those are shards of the user's."""
     refuse_remote(data)
     refuse_object(data, "data")
@@ -356,10 +356,7 @@ def _check_widths(names: Sequence[str], tables: Sequence[Table]) -> None:
                 "the same columns in the same order"
             )
         if like is not None and table.names not in (None, like.names):
-            raise DataError(
-                f"{name} and {called} have columns of other names or in another order; give them "
-                "the same, or choose with columns=[…]"
-            )
+            raise other_names(name, called)
 
 
 def _whose_options(text: str, instead: str = "") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from localpower.core.errors import EngineError, WorkerLost
 from localpower.core.linalg import fold
 from localpower.engines.calibration import Speeds, recalled, remember, time_products
 from localpower.worker.shard import EngineBlock, OpenBlock, Shard
-from localpower.worker.tasks import Task
-
-R = TypeVar("R")
+from localpower.worker.tasks import R, Task
 
 
 class Engine(ABC):

@@ -43,7 +43,7 @@ class Forget:
 
 @wire.register
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class RunTask:
     """Run a task on those of these shards that are here, in this order; one reply each."""
 
     task: Task[Any]

@@ -20,9 +20,8 @@ from localpower.core.linalg import FAN_IN, combined
 from localpower.engines.base import Engine
 from localpower.worker.host import result_of
 from localpower.worker.shard import EngineBlock, OpenBlock, Shard, share_names
-from localpower.worker.tasks import Measure, Task
+from localpower.worker.tasks import Measure, R, Task
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -147,7 +146,7 @@ def grouped(parts: Sequence[T], size: int = FAN_IN) -> list[Sequence[T]]:
     return [parts[at : at + size] for at in range(0, len(parts), size)]
 
 
-def listed(data: Any, kinds: Any) -> list[Any]:
+def items_of(data: Any, kinds: Any) -> list[Any]:
     """Return what a list of these kinds has, or one of them by itself; nothing of other data."""
     parts = list(data) if isinstance(data, list | tuple) else [data]
     return parts if all(isinstance(part, kinds) for part in parts) else []

@@ -26,7 +26,7 @@ from localpower.core.errors import DataError, WorkerLate, WorkerLost
 from localpower.core.ledger import regular
 from localpower.core.linalg import FAN_IN
 from localpower.engines.blas import OneThreadHost
-from localpower.engines.cluster import grouped, listed
+from localpower.engines.cluster import grouped, items_of
 from localpower.engines.dask_cluster import FAILED, DaskWorkers, resource
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.shard import (
@@ -49,7 +49,7 @@ _blockwise: Any = blockwise
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class DaskBlock:
     """One block of a Dask collection: how its rows are opened, and those if they are."""
 
     recipe: Delayed
@@ -131,7 +131,7 @@ class Dask(DaskWorkers):
     bandwidth = 3e8
 
     def takes(self, data: Any) -> bool:
-        if listed(data, Future | Delayed):
+        if items_of(data, Future | Delayed):
             return True
         of_dask = type(data).__module__.partition(".")[0] in ("dask", "dask_expr")
         return of_dask and is_dask_collection(data) and getattr(data, "ndim", 0) == 2
@@ -148,7 +148,7 @@ class Dask(DaskWorkers):
         """Open blocks, unless it is declared what they are; keep as many as there is room for."""
         self._await_workers()
         recipes, known = _recipes(data, open_block)
-        blocks = [Block(recipe) for recipe in recipes]
+        blocks = [DaskBlock(recipe) for recipe in recipes]
         limits = [worker["memory_limit"] or math.inf for worker in self._workers().values()]
         room = SHARE * sum(limits) if self.memory is None else self.memory
         for block, (found, size) in zip(blocks, known or self._measured(blocks), strict=True):
@@ -156,12 +156,12 @@ class Dask(DaskWorkers):
             block.rows = block.rows if room >= 0 else None
             yield block, replace(found, kept=room >= 0)
 
-    def _measured(self, blocks: Sequence[Block]) -> Iterator[Any]:
+    def _measured(self, blocks: Sequence[DaskBlock]) -> Iterator[Any]:
         self._make(blocks)
         for group in grouped(self._map(_measure, [block.rows for block in blocks])):
             yield from map(result_of, self._taken(group))
 
-    def _make(self, blocks: Sequence[Block]) -> None:
+    def _make(self, blocks: Sequence[DaskBlock]) -> None:
         """Have blocks opened that are not."""
         new = [block for block in blocks if block.rows is None]
         for block, rows in zip(new, self._compute([block.recipe for block in new]), strict=True):
@@ -301,7 +301,7 @@ def _recipes(
 ) -> tuple[list[Delayed], list[tuple[EngineBlock, int]] | None]:
     """How blocks are opened; and what they are, where that is declared."""
     make = delayed(_opened, pure=False)
-    parts = listed(data, Future | Delayed)
+    parts = items_of(data, Future | Delayed)
     if parts or not hasattr(data, "chunks"):
         return [make([part], open_block) for part in parts or data.to_delayed()], None
     name = f"localpower-{uuid4().hex}"  # Dask is confused if keys of the user's mean two things

@@ -61,7 +61,7 @@ class Starter(Nanny):
         return await super().close(*args, **options)
 
 
-class Link(Client):
+class ClosingClient(Client):
     """A client that is closed also if it could not be opened: else Python waits for it at exit."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -124,7 +124,7 @@ class DaskWorkers(ClusterEngine):
         if self._address is None:
             try:
                 self._start()
-                client = Link(self._cluster, set_as_default=False, direct_to_workers=True)
+                client = ClosingClient(self._cluster, set_as_default=False, direct_to_workers=True)
             except BaseException as error:
                 to_its_end(self._stack.pop_all().close)
                 if not isinstance(error, RuntimeError | OSError):
@@ -133,7 +133,7 @@ class DaskWorkers(ClusterEngine):
         else:
             target = f"tcp://{urlsplit(self._address).netloc}"
             try:
-                client = Link(target, set_as_default=False)
+                client = ClosingClient(target, set_as_default=False)
             except OSError as error:
                 raise EngineError(f"no Dask scheduler answers at {target}: {error}") from error
         return self._stack.enter_context(client)

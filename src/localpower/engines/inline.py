@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
 
 from localpower.engines.base import Engine
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import Task
-
-R = TypeVar("R")
+from localpower.worker.tasks import R, Task
 
 
 class Inline(Engine):

@@ -6,15 +6,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from localpower.core.ledger import Ledger, Round, weigh
 from localpower.engines.base import Engine
 from localpower.worker.replies import Done, MeasuredReply
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import Measure, Scatter, Task
+from localpower.worker.tasks import Measure, R, Scatter, Task
 
-R = TypeVar("R")
 KEPT = 200  # rounds at the start of a run, and at its end, whose times are kept
 
 

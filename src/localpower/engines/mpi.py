@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count, islice
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from localpower.core.errors import DataError, EngineError, WorkerLate
 from localpower.core.machine import ROWS_SHARE, available
@@ -24,9 +24,7 @@ from localpower.engines.mpi_link import MPI, GivenUp, Hold, Idle, Link, RunTasks
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.replies import Done
 from localpower.worker.shard import EngineBlock, LoadedBlock, OpenBlock, is_function, is_stored
-from localpower.worker.tasks import Task
-
-R = TypeVar("R")
+from localpower.worker.tasks import R, Task
 
 
 class Mpi(ClusterEngine):

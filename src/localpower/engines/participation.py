@@ -9,7 +9,7 @@ that still owe their part are asked in further rounds, until it is exact.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from localpower.core.linalg import Array
 from localpower.core.rounding import from_wire
 from localpower.engines.base import Engine
 from localpower.worker.replies import Product
-from localpower.worker.tasks import PowerSteps, Task
-
-R = TypeVar("R")
+from localpower.worker.tasks import PowerSteps, R, Task
 
 
 class LastProducts:

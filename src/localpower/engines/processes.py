@@ -26,7 +26,7 @@ from localpower.core.machine import cores
 from localpower.engines.arena import Arena
 from localpower.engines.base import Engine
 from localpower.engines.blas import BLAS_THREADS
-from localpower.engines.child import READY, SHARED, Forget, Place, Run, piped, shared
+from localpower.engines.child import READY, SHARED, Forget, Place, RunTask, piped, shared
 from localpower.engines.cluster import ClusterEngine
 from localpower.worker import wire
 from localpower.worker.host import MAX_BYTES, result_of
@@ -299,12 +299,12 @@ class Processes(ClusterEngine):
         """One message for all workers; where a task is scattered, one for each shard."""
         if numbers and task.for_shard(numbers[0]) is task:
             self._question.empty()  # all have replied to what was there
-            frame = shared(Run(task, tuple(numbers)), self._question)
+            frame = shared(RunTask(task, tuple(numbers)), self._question)
             for worker, count in Counter(n % len(self._channels) for n in numbers).items():
                 yield worker, frame, count
             return
         for number in numbers:
-            yield number, piped(Run(task.for_shard(number), (number,))), 1
+            yield number, piped(RunTask(task.for_shard(number), (number,))), 1
 
     def _converse(
         self,

@@ -26,7 +26,7 @@ from localpower.core.errors import EngineError, WorkerFailed, WorkerLate, Worker
 from localpower.core.linalg import FAN_IN
 from localpower.core.machine import cores
 from localpower.engines.blas import OneThreadHost
-from localpower.engines.cluster import ClusterEngine, grouped, late, listed, lost, nbytes_of
+from localpower.engines.cluster import ClusterEngine, grouped, items_of, late, lost, nbytes_of
 from localpower.engines.ray_cluster import alive, at_hand, connected, node
 from localpower.worker.host import result_of
 from localpower.worker.shard import LoadedBlock, OpenBlock
@@ -78,7 +78,7 @@ class Ray(ClusterEngine):
     def takes(self, data: Any) -> bool:
         datasets = sys.modules.get("ray.data")
         known = datasets is not None and isinstance(data, datasets.Dataset)
-        return known or bool(listed(data, ray.ObjectRef))
+        return known or bool(items_of(data, ray.ObjectRef))
 
     def heal(self, numbers: Sequence[int]) -> None:
         try:
@@ -119,7 +119,7 @@ class Ray(ClusterEngine):
             self._await(at)
 
     def _open(self, data: Any, open_block: OpenBlock) -> Iterator[tuple[Any, Any]]:
-        refs = listed(data, ray.ObjectRef) or _refs(data)
+        refs = items_of(data, ray.ObjectRef) or _refs(data)
         blocks = [partial(_rows, ref, open_block) for ref in refs]
         self._gather(len(blocks), adopted=False)
         calls = [(self._actor(n).open.remote(n, block), n) for n, block in enumerate(blocks)]
@@ -243,11 +243,11 @@ def _refs(dataset: Any) -> list[Any]:
 
 def _rows(ref: Any, open_block: OpenBlock) -> LoadedBlock:
     """Open a block of the user's in the object store, in the process that calls."""
-    rows = _matrix(ray.get(ref))
+    rows = without_table(ray.get(ref))
     return LoadedBlock(()) if getattr(rows, "shape", None) == (0, 0) else open_block(rows)
 
 
-def _matrix(block: Any) -> Any:
+def without_table(block: Any) -> Any:
     """Make an array of a table with one column of vectors; other blocks stay what they are."""
     kind = type(block).__module__.partition(".")[0]
     if kind not in ("pandas", "pyarrow") or len(block.columns) != 1:

@@ -18,8 +18,7 @@ from typing import Any
 import ray
 
 from localpower.core.errors import EngineError
-from localpower.engines.registry import leave
-from localpower.engines.signals import end, on_termination, undisturbed
+from localpower.engines.signals import end, leave, on_termination, undisturbed
 
 LONGEST = 27  # characters of a folder in which paths of Ray's sockets are short enough
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}

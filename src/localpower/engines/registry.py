@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
@@ -204,7 +202,7 @@ def name_of(address: Any) -> str:
     if isinstance(address, str):
         return address
     name = _open(address) or type(address).__name__.lower()
-    return name if name in ROWS else "threads"
+    return name if name in ROWS else DEFAULT
 
 
 def is_shared(address: Any) -> bool:
@@ -251,25 +249,3 @@ def _factory(name: str) -> Callable[..., Engine]:
             raise
         raise MissingExtra(f"engine={name!r}", extra) from error
     return found
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Let SIGTERM raise `SystemExit` meanwhile, so that whatever was started or written is ended.
-
-    Only in the main thread, and where nobody else has said what is to happen.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def leave(number: int, frame: Any) -> NoReturn:
-    """End the process as a shell expects it of a signal, by way of all that is to be ended."""
-    raise SystemExit(128 + number)

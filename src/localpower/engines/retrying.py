@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,9 +25,8 @@ from localpower.engines.participation import LastProducts
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.replies import MeasuredReply, Rows
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import LeftVectors, Measure, Shapes, Task
+from localpower.worker.tasks import LeftVectors, Measure, R, Shapes, Task
 
-R = TypeVar("R")
 Label = dict[str, Any]
 
 

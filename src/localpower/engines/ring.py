@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from localpower.core.errors import EngineError
 from localpower.core.ring import BITS, Grid
@@ -17,9 +17,7 @@ from localpower.engines.inline import Inline
 from localpower.worker.replies import MeasuredReply
 from localpower.worker.shard import Shard
 from localpower.worker.sums import exponent_of, from_words, is_summable, sum_words, to_words
-from localpower.worker.tasks import Measure, Prepare, Task
-
-R = TypeVar("R")
+from localpower.worker.tasks import Measure, Prepare, R, Task
 
 
 class SumsOnly(Engine):

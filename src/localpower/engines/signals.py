@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 R = TypeVar("R")
 
@@ -32,6 +32,27 @@ def undisturbed() -> Iterator[None]:
             signal.signal(sign, handler)
         for number in came:
             signal.raise_signal(number)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise `SystemExit` meanwhile, so that whatever was started or written is ended.
+
+    Only in the main thread, and where nobody else has said what is to happen.
+    """
+    if not _in_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def leave(number: int, frame: Any) -> NoReturn:
+    """End the process as a shell expects it of a signal, by way of all that is to be ended."""
+    raise SystemExit(128 + number)
 
 
 def to_its_end(function: Callable[[], R]) -> R:

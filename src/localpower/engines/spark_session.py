@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
 from localpower.core.errors import EngineError, WorkerFailed, WorkerLost
-from localpower.core.machine import cores
+from localpower.core.machine import available, cores
 from localpower.engines.cluster import ClusterEngine, late, lost
 from localpower.engines.registry import endpoints
 from localpower.engines.signals import end, to_its_end
@@ -88,9 +88,8 @@ class SparkJobs(ClusterEngine):
         if self._address is None:
             files = TemporaryDirectory(prefix="localpower-spark-", ignore_cleanup_errors=True)
             folder = self._stack.enter_context(files)
-            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 21
             java = f"-Djava.io.tmpdir={folder}"
-            conf.setAll([*LOCAL.items(), ("spark.driver.memory", f"{max(memory, 1024)}m")])
+            conf.setAll([*LOCAL.items(), ("spark.driver.memory", f"{heap()}m")])
             conf.setAll([("spark.local.dir", folder), ("spark.driver.extraJavaOptions", java)])
         else:
             _reach(self._address)
@@ -163,6 +162,11 @@ class SparkJobs(ClusterEngine):
         thread = InheritableThread(target=cancel, daemon=True)
         thread.start()
         thread.join(5)
+
+
+def heap() -> int:
+    """MiB that Java may take: half of what is free, 1024 at least."""
+    return max(available() >> 21, 1024)
 
 
 def tell(ask: Callable[[], Any]) -> None:

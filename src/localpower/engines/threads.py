@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TypeVar
 
 from localpower.core.ahead import ahead
 from localpower.core.machine import cores
@@ -13,9 +12,8 @@ from localpower.engines.base import Engine
 from localpower.engines.blas import one_blas_thread
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.shard import Shard
-from localpower.worker.tasks import Task
+from localpower.worker.tasks import R, Task
 
-R = TypeVar("R")
 SMALL = 1 << 17  # entries of all shards up to which a task takes less than to hand it to a thread
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import gammaln
 
-from localpower.core.linalg import Array
-
-EPS = float(np.finfo(np.float64).eps)
+from localpower.core.linalg import EPS, Array
 
 
 def most_probable(variances: Array, rows: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
@@ -59,14 +60,14 @@ from localpower.worker.host import Failure
 from localpower.worker.replies import Done, Kernel, MeasuredReply
 from localpower.worker.shard import EngineBlock, OpenBlock, Shard
 from localpower.worker.sums import WIDE, from_words, sum_words, word_shape
-from localpower.worker.tasks import Measure, Prepare, Scatter, Task
+from localpower.worker.tasks import Measure, Prepare, R, Scatter, Task
 
-R = TypeVar("R")
 Hop = TypeVar("Hop", Settled, Shares)
 SITES = "sites"  # what users give as data
 UNTOLD = 1  # stands for a number of rows that a private run does not tell
 PATIENCE = 2  # times that sites are asked before a sum is opened without them
 GOODBYE = 10.0  # seconds that sites have to answer when a run is over
+NUMBER = attrgetter("number")
 
 
 @dataclass(slots=True, eq=False)
@@ -260,8 +261,7 @@ class Federation(SumsOnly):
         content: R = from_words(question, asked.total, self.columns, asked.exponent, self.bits)
         if not isinstance(task, Measure):
             return content
-        came = sorted(asked.came.values(), key=lambda reply: reply.number)
-        replies = [replace(reply, key=task.key) for reply in came]
+        replies = [replace(r, key=task.key) for r in sorted(asked.came.values(), key=NUMBER)]
         return cast(R, replace(self.measured(replies, content), number=0))
 
     def _summed(self, task: Task[Any]) -> Question:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 from nvflare.apis.controller_spec import Task
 from nvflare.apis.event_type import EventType
@@ -35,7 +35,7 @@ from localpower.core.errors import EngineError, WorkerLate, WorkerLost
 from localpower.core.ledger import Record
 from localpower.engines.base import Engine
 from localpower.federation.agent import SiteAgent
-from localpower.federation.engine import Federation
+from localpower.federation.engine import SITES, Federation
 from localpower.federation.flare_calls import Call, relive, write_outcome
 from localpower.federation.flare_kits import FOLDER, TASK, setting
 from localpower.federation.identity import FederationFile
@@ -44,9 +44,9 @@ from localpower.federation.messages import Refusal, to_frame
 from localpower.result import Result
 from localpower.run import Run
 from localpower.worker.shard import OpenBlock, Shard
+from localpower.worker.tasks import R
 from localpower.worker.tasks import Task as WorkerTask
 
-R = TypeVar("R")
 FRAME = "frame"
 RECENT = 1000  # rounds that a lead tells of
 LOOK = 0.5  # seconds between two looks at whether the job was ended
@@ -156,7 +156,7 @@ class Lead(Controller):  # type: ignore[misc]
         with Federation(link, secure=call.secure, bits=call.bits) as engine:
             engine.latency, engine.bandwidth = LATENCY, BANDWIDTH
             engine.deadline = call.deadline
-            found = svd("sites", engine=engine, callback=self._note, progress=False, **call.options)
+            found = svd(SITES, engine=engine, callback=self._note, progress=False, **call.options)
         found.save(folder / "model")
 
     def _note(self, record: Record, state: Any) -> None:
@@ -224,7 +224,7 @@ class Flare(Engine):
 
     def takes(self, data: Any) -> bool:
         """Tell the word for what the sites hold."""
-        return isinstance(data, str) and data == "sites"
+        return isinstance(data, str) and data == SITES
 
     def run_on_coordinator(self, run: Callable[[], R], data: Any, open_block: OpenBlock) -> R:
         """Have the run done by a `Lead`, and fetch its result."""
@@ -232,7 +232,7 @@ class Flare(Engine):
         if not self.takes(data):
             raise ValueError(
                 f"data= is a {type(data).__name__}, and rows stay at the sites of a federation: "
-                "give 'sites' as data"
+                f"give {SITES!r} as data"
             )
         call = Call.of(run.asked, self.federation.secure_sum, self.federation.answer)
         watch = Watch(run)

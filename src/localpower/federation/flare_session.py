@@ -21,7 +21,7 @@ from nvflare.fuel.flare_api.api_spec import AuthenticationError, AuthorizationEr
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from localpower.core.errors import EngineError
-from localpower.engines.registry import terminable
+from localpower.engines.signals import terminable
 from localpower.federation.flare_calls import OUTCOME
 from localpower.federation.flare_kits import FOLDER, SERVER_CLASS, SITE_CLASS, TASK
 

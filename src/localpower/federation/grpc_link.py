@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Condition, Thread, current_thread
 from typing import Any
@@ -27,9 +26,11 @@ from localpower.federation.identity import (
     certificate_pin,
     check_valid,
     name_of,
+    read_key,
 )
 from localpower.federation.link import Link
 from localpower.federation.stream import (
+    KEEP_ALIVE,
     METHOD,
     ONLY_TLS13,
     SERVICE,
@@ -40,10 +41,10 @@ from localpower.federation.stream import (
     pieces,
 )
 
-KEEP_ALIVE = 20.0  # seconds until the other end is asked whether it lives, and until it must say so
 LARGEST = 1 << 32  # bytes of an answer
 ENDING = 5.0  # seconds for streams and threads to end
 THREADS = "localpower sites"
+BESIDE = "it belongs beside the coordinator's file, where `localpower federation init` wrote it"
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +55,7 @@ class Stream:
 
 
 @dataclass(eq=False, slots=True)
-class Question:
+class PendingQuestion:
     """What is being asked, and of whom there is no answer yet."""
 
     number: int
@@ -97,7 +98,7 @@ class GrpcLink(Link):
         self._changed = Condition()
         self._streams: dict[str, Stream] = {}
         self._left: dict[str, float] = {}
-        self._question: Question | None = None
+        self._question: PendingQuestion | None = None
         self._number = 0
         self._threads: set[Thread] = set()
         # An interrupt inside of gRPC would leave a server that nothing can end: a thread starts it.
@@ -111,7 +112,8 @@ class GrpcLink(Link):
     def _listen(self, keep_alive: float) -> Any:
         folder, file = self.file.path.parent, self.file
         key, chain, ca = (
-            _read(folder / name) for name in (SERVER_KEY, SERVER_CERTIFICATE, CA_CERTIFICATE)
+            read_key(folder / name, BESIDE)
+            for name in (SERVER_KEY, SERVER_CERTIFICATE, CA_CERTIFICATE)
         )
         check_valid(x509.load_pem_x509_certificate(chain), f"{folder / SERVER_CERTIFICATE}")
         most = 4 * len(self.names) + 16
@@ -168,22 +170,22 @@ class GrpcLink(Link):
                 if self._question is question:
                     self._question = None
 
-    def _put(self, frame: bytes, sites: Sequence[str]) -> Question:
+    def _put(self, frame: bytes, sites: Sequence[str]) -> PendingQuestion:
         messages = pieces(self._number + 1, frame)
         with self._changed:
             self._number += 1
-            question = Question(self._number, messages, set(sites), time.monotonic())
+            question = PendingQuestion(self._number, messages, set(sites), time.monotonic())
             self._question = question
             for name in sites:
                 if name in self._streams:
                     self._send(self._streams[name], question)
         return question
 
-    def _send(self, stream: Stream, question: Question) -> None:
+    def _send(self, stream: Stream, question: PendingQuestion) -> None:
         for message in question.messages:
             stream.outbox.put(message)
 
-    def _patience(self, question: Question, end: float) -> float:
+    def _patience(self, question: PendingQuestion, end: float) -> float:
         """Seconds to wait for the next answer; raises if nothing can come any more."""
         now = time.monotonic()
         away = [max(self._left.get(name, 0.0), question.since) + self.file.wait
@@ -283,13 +285,3 @@ class GrpcLink(Link):
         self._server.stop(ENDING / 5).wait(ENDING)
         for thread in threads:
             thread.join(ENDING)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise CredentialError(
-            f"{path} is missing: it belongs beside the coordinator's file, where `localpower "
-            "federation init` wrote it"
-        ) from None

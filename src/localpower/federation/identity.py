@@ -14,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -31,18 +30,17 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from localpower.core.errors import LocalPowerError
+from localpower.federation.masks import IDENTITY, SiteKeys, fingerprint
+from localpower.federation.messages import PIN, SECURE
 from localpower.federation.templates import FEDERATION, POLICY, SITE
 
 DAYS = 730  # that certificates are valid
 LEAST_SITES = 3  # of a run: two see each other's part
 EARLY = timedelta(hours=1)  # clocks of sites may be late
 FILE, POLICY_FILE, COORDINATOR = "federation.toml", "policy.toml", "coordinator"
-TLS_KEY, TLS_CERTIFICATE, IDENTITY_KEY = "tls.key", "tls.pem", "identity.pem"
+TLS_KEY, TLS_CERTIFICATE = "tls.key", "tls.pem"
 SERVER_KEY, SERVER_CERTIFICATE, CA_CERTIFICATE = "coordinator.key", "coordinator.pem", "ca.pem"
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-SECURE = ("strict", "recovery", "off")
-
-PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
 
 class CredentialError(LocalPowerError, ValueError):
@@ -50,7 +48,7 @@ class CredentialError(LocalPowerError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class Credential:
     """A key with the certificate of its public part."""
 
     key: ec.EllipticCurvePrivateKey
@@ -60,6 +58,11 @@ class Signed:
     def pem(self) -> bytes:
         """The certificate as text."""
         return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
+    def secret(self) -> bytes:
+        """The key as text, not encrypted: the file's permissions protect it."""
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ def _member(path: Path, name: str, entry: Any) -> Member:
     if not isinstance(entry, dict) or sorted(entry) != sorted(pins):
         raise ValueError(f"{path}: [sites.{name}] needs {' and '.join(pins)}, and nothing else")
     for pin in pins:
-        if not re.fullmatch(r"sha256:[0-9a-f]{64}", str(entry[pin])):
+        if not PIN.fullmatch(str(entry[pin])):
             raise ValueError(
                 f"{path}: {pin} = {entry[pin]!r} of {name} is not a pin; write sha256:... "
                 "with 64 digits, as in the file that init made"
@@ -151,20 +154,23 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
         ) from None
 
 
+def read_key(path: Path, remedy: str) -> bytes:
+    """Read a file of keys; what to do where there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise CredentialError(f"{path} is missing: {remedy}") from None
+
+
 def joined(host: str, port: int) -> str:
     """An address with its port; IPv6 has brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def pin_of(public: bytes) -> str:
-    """The pin of a public key."""
-    return f"sha256:{sha256(public).hexdigest()}"
-
-
 def certificate_pin(certificate: x509.Certificate) -> str:
     """The pin of a certificate's public key; a new certificate of the same key has the same."""
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-    return pin_of(certificate.public_key().public_bytes(*form))
+    return fingerprint(certificate.public_key().public_bytes(*form))
 
 
 def name_of(certificate: x509.Certificate) -> str:
@@ -192,17 +198,17 @@ def check_valid(certificate: x509.Certificate, whose: str) -> None:
         )
 
 
-def authority(name: str = "localpower federation") -> Signed:
+def authority() -> Credential:
     """Make a certificate authority."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localpower federation")])
     builder = _builder(subject, subject, key, DAYS)
     builder = builder.add_extension(x509.BasicConstraints(True, 0), True)
     builder = builder.add_extension(_usage(signs=True), True)
-    return Signed(key, builder.sign(key, hashes.SHA256()))
+    return Credential(key, builder.sign(key, hashes.SHA256()))
 
 
-def issue(ca: Signed, name: str, host: str = "", days: float = DAYS) -> Signed:
+def issue(ca: Credential, name: str, host: str = "", days: float = DAYS) -> Credential:
     """Make a key, and have its certificate signed: of a site, or of a server at `host`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -216,7 +222,7 @@ def issue(ca: Signed, name: str, host: str = "", days: float = DAYS) -> Signed:
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), False),
     ):
         builder = builder.add_extension(extension, critical)
-    return Signed(key, builder.sign(ca.key, hashes.SHA256()))
+    return Credential(key, builder.sign(ca.key, hashes.SHA256()))
 
 
 def _builder(
@@ -244,11 +250,6 @@ def _general(name: str) -> x509.GeneralName:
     return x509.DNSName(name)
 
 
-def secret(key: PrivateKey) -> bytes:
-    """A private key as text, not encrypted: the file's permissions protect it."""
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
 def make_federation(
     folder: str | os.PathLike[str], sites: Sequence[str], host: str = "127.0.0.1", port: int = 8443
 ) -> Path:
@@ -262,17 +263,17 @@ def make_federation(
     ca = authority()
     server = issue(ca, COORDINATOR, host)
     tls = {name: issue(ca, name) for name in sites}
-    identities = {name: ed25519.Ed25519PrivateKey.generate() for name in sites}
-    pins = {name: pin_of(key.public_key().public_bytes_raw()) for name, key in identities.items()}
+    identities = {name: SiteKeys.generate() for name in sites}
+    pins = {name: keys.fingerprint for name, keys in identities.items()}
     rows = [SITE.format(name=name, identity=pins[name],
                         certificate=certificate_pin(tls[name].certificate))
             for name in sites]  # fmt: skip
     about = {"host": host, "port": port, "until": f"{server.certificate.not_valid_after_utc:%F}"}
     contents: dict[Path, bytes] = {
         folder / FILE: FEDERATION.format(sites="\n".join(rows), **about).encode(),
-        folder / "ca.key": secret(ca.key),
+        folder / "ca.key": ca.secret,
         folder / CA_CERTIFICATE: ca.pem,
-        folder / SERVER_KEY: secret(server.key),
+        folder / SERVER_KEY: server.secret,
         folder / SERVER_CERTIFICATE: server.pem,
     }
     for name in sites:
@@ -282,9 +283,9 @@ def make_federation(
         text = POLICY.format(name=name, coordinator=joined(host, port), peers=peers, least=least)
         contents |= {
             folder / name / POLICY_FILE: text.encode(),
-            keys / TLS_KEY: secret(tls[name].key),
+            keys / TLS_KEY: tls[name].secret,
             keys / TLS_CERTIFICATE: tls[name].pem,
-            keys / IDENTITY_KEY: secret(identities[name]),
+            keys / IDENTITY: identities[name].pem,
             keys / SERVER_CERTIFICATE: server.pem,
         }
     _write(contents)

@@ -26,6 +26,7 @@ from localpower.federation.identity import (
     CredentialError,
     check_valid,
     name_of,
+    read_key,
 )
 from localpower.federation.journal import NAME as JOURNAL
 from localpower.federation.journal import Entry, Journal
@@ -33,11 +34,22 @@ from localpower.federation.masks import SiteKeys
 from localpower.federation.messages import printable
 from localpower.federation.policy import Policy
 from localpower.federation.runs import RUNS, open_runs
-from localpower.federation.stream import METHOD, SERVICE, Assembly, grpc, options, pieces
+from localpower.federation.stream import (
+    KEEP_ALIVE,
+    METHOD,
+    SERVICE,
+    Assembly,
+    grpc,
+    options,
+    pieces,
+)
 
-KEEP_ALIVE = 20.0  # seconds, as of the coordinator
 HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")  # a name or an address, no URL
 SHORTEST, LONGEST = 0.1, 1.0  # seconds between two attempts to connect
+INSIDE = (
+    "`localpower federation init` wrote it into this site's folder; take the whole folder, and "
+    "keep keys = as it was"
+)
 
 Answer = Callable[[bytes], bytes]
 Say = Callable[[str], None]
@@ -87,7 +99,7 @@ def is_far(address: str) -> bool:
 def credentials_of(name: str, keys: Path) -> Any:
     """The site's key and certificate, and the one certificate that the coordinator must have."""
     key, own, server = (
-        read_key(keys / file) for file in (TLS_KEY, TLS_CERTIFICATE, SERVER_CERTIFICATE)
+        read_key(keys / file, INSIDE) for file in (TLS_KEY, TLS_CERTIFICATE, SERVER_CERTIFICATE)
     )
     certificate = x509.load_pem_x509_certificate(own)
     check_valid(certificate, f"{keys / TLS_CERTIFICATE}")
@@ -102,20 +114,9 @@ def credentials_of(name: str, keys: Path) -> Any:
 
 def valid_until(keys: Path) -> datetime:
     """When the site's certificate, or the coordinator's, expires."""
-    found = [x509.load_pem_x509_certificate(read_key(keys / file))
+    found = [x509.load_pem_x509_certificate(read_key(keys / file, INSIDE))
              for file in (TLS_CERTIFICATE, SERVER_CERTIFICATE)]  # fmt: skip
     return min(certificate.not_valid_after_utc for certificate in found)
-
-
-def read_key(path: Path) -> bytes:
-    """Read a file of keys; say where it comes from if it is not there."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise CredentialError(
-            f"{path} is missing: `localpower federation init` wrote it into this site's folder; "
-            "take the whole folder, and keep keys = as it was"
-        ) from None
 
 
 def answer_stream(channel: Any, address: str, answer: Answer, most: int, say: Say) -> str | None:

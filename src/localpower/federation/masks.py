@@ -63,14 +63,18 @@ class SiteKeys:
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Keep the identity in a file that only its owner can read."""
-        pem = self._key.private_bytes(
+        path = Path(folder, IDENTITY)
+        write_secret(path, self.pem)
+        return path
+
+    @property
+    def pem(self) -> bytes:
+        """The private key as text, not encrypted: the file's permissions protect it."""
+        return self._key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        path = Path(folder, IDENTITY)
-        write_secret(path, pem)
-        return path
 
     @property
     def _key(self) -> Ed25519PrivateKey:

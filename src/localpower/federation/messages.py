@@ -28,6 +28,7 @@ MOST_HEADER = 1 << 20  # bytes of a frame that are no arrays
 RUN = re.compile(r"[0-9a-f]{32}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 DIGEST = re.compile(r"[0-9a-f]{64}")
+PIN = re.compile(r"sha256:[0-9a-f]{64}")  # of a public key
 Bytes = NDArray[np.uint8]
 
 

@@ -17,7 +17,7 @@ from localpower.worker.shard import Shard
 
 
 @dataclass(slots=True)
-class Moments:
+class RowSums:
     """Sums of rows from some shift on, in the units that the model divides by; `Y` are scores."""
 
     rows: int
@@ -49,11 +49,8 @@ def explained_here(
     part of the rows.
     """
     step = ToScores.of(model)
-    beside = [name for name in keep if name not in (step.like or ())]
-    drop = [*(options.drop or ()), *beside] or None
-    reading = replace(options, drop=drop, like=step.like, width=step.width, means=step.mean)
     try:
-        with read_once(data, reading, memory, told=True) as opened:
+        with read_once(data, step.options(keep, options), memory, told=True) as opened:
             return _share(step, (block for stretch in opened.stretches
                                  for block in Shard((stretch.piece,), step.width, opened.dtype,
                                                     keep="block").blocks()))  # fmt: skip
@@ -66,7 +63,7 @@ def _share(step: Step, blocks: Iterator[Any]) -> float:
     scale = np.ones(d) if step.scale is None else step.scale.astype(float)
     V = step.components.T.astype(float)
     shift = None if step.mean is None else step.mean.astype(float) / scale
-    found: Moments | None = None
+    found: RowSums | None = None
     for block in blocks:
         X = block.astype(float)
         X = X / scale if isinstance(X, np.ndarray) else X.multiply(1 / scale).tocsr()
@@ -74,7 +71,7 @@ def _share(step: Step, blocks: Iterator[Any]) -> float:
             dense = isinstance(X, np.ndarray)
             first = X[0] if dense and shift is None and len(X) else shift
             shift = first if dense and first is not None else np.zeros(d)
-            found = Moments(0, np.zeros(d), 0.0, np.zeros(V.shape[1]), 0.0)
+            found = RowSums(0, np.zeros(d), 0.0, np.zeros(V.shape[1]), 0.0)
         X = X - shift if isinstance(X, np.ndarray) else X
         Y = X @ V
         found.rows += X.shape[0]

@@ -11,14 +11,13 @@ from typing import Any
 
 from localpower.data.blocks import Options
 from localpower.federation.identity import read_toml
-from localpower.federation.messages import NAME
+from localpower.federation.messages import NAME, PIN
 from localpower.federation.questions import NAMES, SUMS
 from localpower.worker.private_tasks import Noised
 
 SECURE_SUM = ("required", "optional", "off")
 PER_COLUMN = 10  # rows that a site must have for each column that is asked for at once
 LEAST_BYTES = 1 << 16
-PIN = re.compile(r"sha256:[0-9a-f]{64}")
 READING = ("columns", "drop", "label", "missing", "header", "delimiter", "dtype", "key",
            "zero_based")  # fmt: skip
 
@@ -43,8 +42,8 @@ class Policy:
     data : str
         The file with its rows, or a folder or glob of several; relative to the policy.
     columns, drop, label, missing, header, delimiter, dtype, key, zero_based, n_features
-        How it is read, as in `localpower.read`. A value that is missing is filled with the mean of
-        this site.
+        How it is read, as in `localpower.read`; the means of ``missing = "mean"`` are those of this
+        site's own rows.
     tasks : tuple of str
         What may be asked. By default everything that is a sum over all sites.
     secure_sum : {"required", "optional", "off"}

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from localpower.core.errors import DataHint
-from localpower.data.partition import partition
+from localpower.data.partition import contiguous
 from localpower.data.paths import files
 from localpower.data.source import Source, open_source
 from localpower.federation.policy import Policy
 from localpower.worker.local_matrix import LocalMatrix
+from localpower.worker.shard import Shard
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,11 +37,6 @@ class SiteRows:
         self._policy = policy
         self._source: Source | None = None
         self._stamp: list[list[Any]] = []
-
-    @property
-    def is_open(self) -> bool:
-        """Whether rows were read."""
-        return self._source is not None
 
     def stamp(self) -> list[list[Any]]:
         """Names, sizes and times of the files, as plain JSON; raises where one is missing."""
@@ -66,20 +62,24 @@ class SiteRows:
         source = self.open()
         names = source.tables[0].names
         told = None if names is None else tuple(map(str, names))
-        entries = partition(source, 1, "contiguous", np.random.default_rng(0), 1).shards[0].entries
+        entries = _whole(source).entries
         return Shape(source.rows, source.columns, source.dtype.name, entries, told)
 
     def matrix(self, dtype: str, number: int) -> LocalMatrix:
         """The rows as a shard with this number, worked with as `dtype`."""
-        source = self.open()
-        cut = partition(source, 1, "contiguous", np.random.default_rng(0), 1)
-        return LocalMatrix(replace(cut.shards[0], dtype=np.dtype(dtype), number=number))
+        return LocalMatrix(replace(_whole(self.open()), dtype=np.dtype(dtype), number=number))
 
     def close(self) -> None:
         """Let go of the rows."""
         if self._source is not None:
             self._source.close()
         self._source = None
+
+
+def _whole(source: Source) -> Shard:
+    """All rows as one shard."""
+    (shard,) = contiguous(source, 1).shards
+    return shard
 
 
 def _inside(path: Path) -> list[Path]:

@@ -30,6 +30,7 @@ from localpower.federation.messages import (
     from_frame,
 )
 from localpower.federation.recovery import SEALED, seal, split, unseal
+from localpower.worker.shard import work_type
 
 RUNS, SUFFIX = "runs", ".json"  # the folder of a site with its open runs, and the files in it
 STALE = 7 * 24 * 3600.0  # seconds after which a run that was never closed is forgotten
@@ -107,8 +108,7 @@ class SiteRun:
     def dtype(self) -> str:
         """What all sites work with."""
         assert self.roster is not None
-        narrow = all(offer.dtype == "float32" for offer in self.roster.offers)
-        return "float32" if narrow else "float64"
+        return work_type(offer.dtype for offer in self.roster.offers).name
 
     @property
     def rows(self) -> int:

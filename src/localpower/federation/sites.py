@@ -8,7 +8,8 @@ from typing import Any
 from localpower.core.errors import EngineError
 from localpower.federation.engine import Federation
 from localpower.federation.grpc_link import GrpcLink
-from localpower.federation.identity import FILE, CredentialError, FederationFile, pin_of
+from localpower.federation.identity import FILE, CredentialError, FederationFile
+from localpower.federation.masks import fingerprint
 from localpower.progress import Progress
 from localpower.worker.shard import EngineBlock, OpenBlock
 
@@ -41,7 +42,7 @@ class Sites(Federation):
         _await(self.link)
         blocks = super().adopt(data, open_block)
         for name, offer in self._offers.items():
-            if pin_of(offer.identity.tobytes()) != self._file.sites[name].identity:
+            if fingerprint(offer.identity.tobytes()) != self._file.sites[name].identity:
                 raise CredentialError(
                     f"{name} signs with another key than identity = in {self._file.path} pins; "
                     "write what `localpower site check` says of the key at that site there"

@@ -16,6 +16,7 @@ from typing import Any
 from localpower.core.errors import WireError
 
 SERVICE, METHOD = "localpower.Federation", "Serve"
+KEEP_ALIVE = 20.0  # seconds until the other end is asked whether it lives, and until it must say so
 LARGEST_WHOLE = 1 << 22  # bytes of a frame that travels as one message
 PIECE = 1 << 20  # bytes of a piece of a larger one
 HEADER = struct.Struct("<QQ")

@@ -228,7 +228,7 @@ class Method(ABC):
     @property
     def has_width(self) -> bool:
         """Whether more columns than the rank may be iterated."""
-        return "width" in self.options()
+        return self.iterates or "width" in self.options()
 
     def columns(self, rank: int, most: int, certified: bool) -> int:
         """Columns to iterate, of data with `most`; more than the rank where that is certified."""
@@ -379,14 +379,14 @@ def method_from(given: Any, argument: str = "method") -> Method:
         raise type(error)(f"{argument}={given!r}: {error}") from None
 
 
-def methods_from(given: Any, argument: str = "methods") -> dict[str, Method]:
+def methods_from(given: Any) -> dict[str, Method]:
     """Methods by the texts that were given: one text with commas, or several texts or methods.
 
     A mapping has names of its own for them; in it, options may stand in a mapping, too.
     """
     if isinstance(given, Mapping) and given:
-        named = {str(name): _method_of(name, how, argument) for name, how in given.items()}
-        return {name: method_from(how, f"{argument}[{name!r}]") for name, how in named.items()}
+        named = {str(name): _method_of(name, how) for name, how in given.items()}
+        return {name: method_from(how, f"methods[{name!r}]") for name, how in named.items()}
     if isinstance(given, str):
         given = split(given, r",(?!\s*\w+\s*=)")
     if isinstance(given, Method):
@@ -395,17 +395,17 @@ def methods_from(given: Any, argument: str = "methods") -> dict[str, Method]:
         every = list(given)
     except TypeError:
         raise TypeError(
-            f"{argument}={given!r} must be names, as '{','.join([*REGISTRY][:2])}', or a list"
+            f"methods={given!r} must be names, as '{','.join([*REGISTRY][:2])}', or a list"
         ) from None
     if not every:
-        raise ValueError(f"{argument} is empty: name at least one method")
+        raise ValueError("methods is empty: name at least one method")
     return {
-        each.strip() if isinstance(each, str) else str(each): method_from(each, argument)
+        each.strip() if isinstance(each, str) else str(each): method_from(each, "methods")
         for each in every
     }
 
 
-def _method_of(name: str, how: Any, argument: str) -> Any:
+def _method_of(name: str, how: Any) -> Any:
     """A method whose options stand in a mapping as text, as ``{"method": "dpi", "width": 9}``."""
     if not isinstance(how, Mapping):
         return how
@@ -415,7 +415,7 @@ def _method_of(name: str, how: Any, argument: str) -> Any:
         fitting = [each for each, form in REGISTRY.items() if {*options} <= {*form.options()}]
         remedy = {name: {"method": (fitting or [*REGISTRY])[0], **how}}
         raise ValueError(
-            f"{argument}[{name!r}]={how!r} does not say which method: write {argument}={remedy!r}"
+            f"methods[{name!r}]={how!r} does not say which method: write methods={remedy!r}"
         )
     text = ",".join(f"{key}={value}" for key, value in options.items())
     return f"{method}{',' if ':' in method else ':'}{text}" if text else method

@@ -31,7 +31,7 @@ from localpower.methods.search import (
     PROBED,
     RESTART,
     VANISHED,
-    Columns,
+    GrowingMatrix,
     SearchState,
     outside,
 )
@@ -157,7 +157,7 @@ def block_lanczos(
     if not isinstance(state, LanczosState):
         nothing, first = np.zeros((d, 0)), start[:, :block]
         state = LanczosState(start, block=block, rank=rank, space=nothing, following=first)
-    space = Columns(state.space, (RESTART + 1) * width)
+    space = GrowingMatrix(state.space, (RESTART + 1) * width)
     while True:
         state = _doubted(state, doubt, rank, eps)
         Q = np.ascontiguousarray(state.following, engine.dtype)
@@ -199,7 +199,7 @@ def block_lanczos(
         most = RESTART * width * (1 if state.probes is None else PROBED)
         if c + state.following.shape[1] > most:
             state = _restarted(state, turn[:, : RESTART * width // 2])
-            space = Columns(state.space, (RESTART + 1) * width)
+            space = GrowingMatrix(state.space, (RESTART + 1) * width)
         yield state
 
 

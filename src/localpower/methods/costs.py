@@ -15,7 +15,7 @@ import numpy as np
 
 from localpower.core.ledger import Ledger, Round
 from localpower.core.linalg import Array
-from localpower.core.text import duration, size
+from localpower.core.text import counted, duration, size
 from localpower.engines.calibration import operations
 from localpower.methods.base import REGISTRY, Method
 from localpower.methods.work import ROUND, in_cache, orthonormal, sparse_product
@@ -330,5 +330,5 @@ def explain(rows: Sequence[Cost], basis: str = TYPICAL) -> str:
     """Say why the first is the choice, in a sentence."""
     first, rest = rows[0], [row for row in rows[1:] if row.feasible]
     others = f"; next is {rest[0].method} with {duration(rest[0].seconds)}" if rest else ""
-    rounds = f"{first.rounds} round{'s' * (first.rounds != 1)}"
+    rounds = counted(first.rounds, "round")
     return f"{first.method}: {rounds}, about {duration(first.seconds)} ({basis}){others}"

@@ -195,7 +195,7 @@ class OneShot(Method):
     align_at: str = _align_at()
     width: int | None = width_option()
 
-    about: ClassVar[str] = "one round of LocalPower, with many steps"
+    about: ClassVar[str] = "one-shot averaging: a single round of LocalPower"
 
     @property
     def only_sums(self) -> bool:

@@ -32,7 +32,8 @@ from localpower.methods.state import State
 from localpower.methods.work import ROUND, eigenvectors, orthonormal, singular_vectors
 from localpower.worker.local_matrix import DUAL_ENTRIES, GRAM_COLUMNS, OVERSAMPLED, PASSES
 
-FORMS = (4, 8, 32)  # the same: other choices that a plan has
+FORMS = (4, 8, 32)  # times the rank: other numbers of eigenpairs that a plan chooses among
+LOOKED = 5  # rounds that are done to look at leading eigenvalues
 MERGED_ERROR = 0.03  # sine that a merged start leaves, times (σ_{w+1}/σ_k)^1.5
 
 
@@ -207,13 +208,13 @@ class LocalRitz(_Ritz):
 
 @dataclass(frozen=True, slots=True)
 class BlockKrylov(_Ritz):
-    """Block Krylov: LocalRitz without local work in its blocks; `start` is that of `LocalRitz`."""
+    """Block Krylov: `LocalRitz` with blocks of plain residuals; its options mean the same."""
 
     start: str = _start_option()
     width: int | None = width_option()
     wire: str = wire_option()
 
-    about: ClassVar[str] = "block Krylov: the same without local work"
+    about: ClassVar[str] = "block Krylov: the same with blocks of plain residuals"
 
     @property
     def only_sums(self) -> bool:
@@ -262,9 +263,9 @@ def leading_flops(problem: Problem, wide: int) -> float:
     return (PASSES + 1) * problem.product(more) + bases
 
 
-def leading_values(engine: Engine, rank: int, width: int, rounds: int = 5) -> Array:
-    """Approximate leading eigenvalues, (width,), from some rounds of a random start."""
+def leading_values(engine: Engine, rank: int, width: int) -> Array:
+    """Approximate leading eigenvalues, (width,), from a few rounds of a random start."""
     start = Start(min(rank, width), width, np.random.default_rng(0))
     states = BlockKrylov(start="random").states(engine, start)
-    *_, last = (state for state in islice(states, rounds) if isinstance(state, RitzState))
+    *_, last = (state for state in islice(states, LOOKED) if isinstance(state, RitzState))
     return np.maximum(last.values[:width], 0.0)

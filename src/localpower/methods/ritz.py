@@ -47,7 +47,7 @@ from localpower.methods.search import (
     PROBED,
     RESTART,
     VANISHED,
-    Columns,
+    GrowingMatrix,
     SearchState,
     outside,
 )
@@ -183,12 +183,12 @@ def local_ritz(
             )
     width = state.basis.shape[1]
     most = max(RESTART * width, state.start.shape[1] + 4 * width)
-    space = Columns(state.space, most + 2 * width)
+    space = GrowingMatrix(state.space, most + 2 * width)
     while True:
         standing = None if rounding is None else state.standing(rounding)
         if rounding is not None and (count := rounding.again(standing, state.space.shape[1])):
             state = _measured_again(engine, state, count)
-            space = Columns(state.space, most + 2 * width)
+            space = GrowingMatrix(state.space, most + 2 * width)
             yield state
             continue
         missed = outside(state.missed(rank + 1), state.space, MISSED)
@@ -201,7 +201,7 @@ def local_ritz(
         state = _round(engine, state, Q, space, proposal, steps, rounding)
         if state.space.shape[1] > (most if state.probes is None else PROBED * most):
             state = _turned(state, most // 2)
-            space = Columns(state.space, most + 2 * width)
+            space = GrowingMatrix(state.space, most + 2 * width)
         yield state
 
 
@@ -324,7 +324,7 @@ def _round(
     engine: Engine,
     state: RitzState,
     Q: Array,
-    space: Columns,
+    space: GrowingMatrix,
     proposal: str,
     steps: int,
     rounding: WireRounding | None,

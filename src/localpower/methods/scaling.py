@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from localpower.core.linalg import Array
+from localpower.core.linalg import EPS, Array
 from localpower.core.ring import UNIT_BITS
 from localpower.engines.base import Engine
 from localpower.worker.moments import FAR, SMALLEST, Exponents, Moments
@@ -37,7 +37,6 @@ def standard_deviation(stats: Moments) -> Array:
     return np.where(deviation > CONSTANT * EPS * np.abs(stats.mean), deviation, 0.0)
 
 
-EPS = float(np.finfo(np.float64).eps)
 SAFE_EXPONENT = 30  # rows up to 2**±30 are multiplied as they are, also in float32
 LOSS = 1e-2  # deviations, of all squares, from which on their rounding in float32 is seen
 CONSTANT = 3.0  # units of rounding of the mean: a column that varies by less has one value

@@ -76,7 +76,7 @@ class SearchState(State):
         return replace(after, inside=inside, spread=found.leading(count).coupling())
 
 
-class Columns:
+class GrowingMatrix:
     """A matrix that grows by columns, without a copy as long as there is room for `most`."""
 
     def __init__(self, start: Array, most: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from localpower.core.linalg import Array
+from localpower.core.linalg import EPS, Array
 from localpower.paper import datasets as registry
 from localpower.paper.bounds import final_error_rate
 from localpower.paper.problems import MODES
@@ -20,7 +20,7 @@ from localpower.paper.results import Outcome, Results
 from localpower.paper.runner import Item
 from localpower.paper.trials import TITLES
 from localpower.show import figures
-from localpower.show.chart import DASHES, ROUNDING, Axis, Chart, Series, linear, logarithmic, looks
+from localpower.show.chart import DASHES, Axis, Chart, Series, linear, logarithmic, looks
 
 Panels = dict[str, list[Series]]
 
@@ -235,7 +235,7 @@ def _name(field: str, value: Any) -> str:
 def _drawable(errors: Iterable[float]) -> Array:
     """Errors for a logarithmic axis: zero is at the rounding level, what is no number a gap."""
     values = np.array(list(errors), dtype=np.float64)
-    values[values == 0] = ROUNDING
+    values[values == 0] = EPS
     return np.where(np.isfinite(values) & (values > 0), values, np.nan)
 
 

@@ -19,9 +19,8 @@ from localpower.core.linalg import Array, leading_eigenpairs, orth_step
 from localpower.diagnostics.heterogeneity import etas_of_grams
 from localpower.engines.base import Engine
 from localpower.worker.replies import Eigenvectors, Product
-from localpower.worker.tasks import PowerSteps, Task, TopVectors
+from localpower.worker.tasks import PowerSteps, R, Task, TopVectors
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 

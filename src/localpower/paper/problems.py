@@ -97,9 +97,10 @@ def scaled(X: Array, scale: str) -> Array:
 SYNTHETIC = "n-near-d"
 
 
-def wide_rows(rows: int = 600, cols: int = 500) -> Array:
+def wide_rows() -> Array:
     """Synthetic rows in the regime n ≈ d: a spectrum that falls as 1/j, plus noise."""
     rng = np.random.default_rng(2021)
+    rows, cols = 600, 500
     factors = rng.standard_normal((rows, cols)) / np.arange(1, cols + 1)
     mixing = np.linalg.qr(rng.standard_normal((cols, cols)))[0]
     rows_of_rank_d: Array = factors @ mixing

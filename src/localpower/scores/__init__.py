@@ -35,35 +35,10 @@ __all__ = [
     "ToRows",
     "ToScores",
     "Written",
-    "inverse_transform",
     "left_vectors",
-    "transform",
+    "mapped",
     "write_scores",
 ]
-
-
-def transform(
-    result: Result,
-    data: Any,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    keep: Sequence[str] | None = None,
-    memory: int | str | None = None,
-) -> Any:
-    """Scores of rows of any kind, as `Result.transform` documents it."""
-    return _mapped(ToScores.of(result), data, out, keep, memory)
-
-
-def inverse_transform(
-    result: Result,
-    scores: Any,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    keep: Sequence[str] | None = None,
-    memory: int | str | None = None,
-) -> Any:
-    """Rows of scores of any kind, as `Result.inverse_transform` documents it."""
-    return _mapped(ToRows.of(result), scores, out, keep, memory)
 
 
 def left_vectors(result: Result, data: Any) -> Any:
@@ -75,7 +50,7 @@ def left_vectors(result: Result, data: Any) -> Any:
     inverse = np.divide(1.0, S, out=np.zeros_like(S), where=S > 0)
     components = (result.components * inverse[:, None]).astype(result.components.dtype)
     step = replace(ToScores.of(result), components=components, made="U", prefix="u")
-    return _mapped(step, data, None, None, result.run.get("memory"))
+    return mapped(step, data, None, None, result.run.get("memory"))
 
 
 def write_scores(
@@ -89,16 +64,17 @@ def write_scores(
 ) -> Written:
     """Write the scores of rows that are read with options of the user's own."""
     step = ToScores.of(result)
-    return write(step, Pass(data, _with(options, step, keep), memory, told=True), out, keep)
+    return write(step, Pass(data, step.options(keep, options), memory, told=True), out, keep)
 
 
-def _mapped(
+def mapped(
     step: Step,
     data: Any,
     out: str | os.PathLike[str] | None,
     keep: Sequence[str] | None,
     memory: int | str | None,
 ) -> Any:
+    """What a step makes of rows of any kind, as `Result.transform` documents it."""
     keep = None if keep is None else tuple([keep] if isinstance(keep, str) else keep)
     if isinstance(data, LazySource) and (out is None or not is_lazy_frame(data.data)):
         data, _ = data.in_place()
@@ -128,10 +104,3 @@ def _rows_of(step: ToRows, scores: Any) -> Any:
     if scores.ndim != 2 or scores.shape[1] != step.width:
         raise ValueError(f"scores must be (n, {step.width}), got shape {scores.shape}")
     return step.rows_of(scores)
-
-
-def _with(options: Options, step: Step, keep: Sequence[str]) -> Options:
-    """Add what the model tells to options of reading."""
-    beside = [name for name in keep if name not in (step.like or ())]
-    drop = [*(options.drop or ()), *beside] or None
-    return replace(options, drop=drop, like=step.like, width=step.width, means=step.mean)

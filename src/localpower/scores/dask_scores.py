@@ -15,6 +15,7 @@ from dask.delayed import Delayed, delayed
 from localpower.core.errors import DataError
 from localpower.core.linalg import Array
 from localpower.data.readers.foreign import refuse_object
+from localpower.data.readers.frames import dask_columns
 from localpower.engines.blas import one_thread_in_worker
 from localpower.scores.steps import Step
 from localpower.scores.tables import block_of, refuse_kept, table_of
@@ -50,11 +51,7 @@ def _held(step: Step) -> Any:
 
 
 def _array(step: Step, array: Any) -> Any:
-    if array.ndim != 2:
-        raise DataError(f"data has {array.ndim} dimension(s), not 2: give one row per sample")
-    if not float(array.shape[1]).is_integer():
-        raise DataError("data does not know its columns; call .compute_chunk_sizes() before")
-    step.check_width(int(array.shape[1]), "data")
+    step.check_width(dask_columns(array, "data"), "data")
     dtype = work_type([array.dtype])
     return _da.blockwise(
         chunk_scores, "ik", array, "ij", step=_held(step), dtype=dtype, concatenate=False,

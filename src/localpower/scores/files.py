@@ -12,11 +12,12 @@ import numpy as np
 
 from localpower.core.errors import DataError, DataHint, warn
 from localpower.core.linalg import Array
+from localpower.core.text import counted
 from localpower.data.readers.foreign import is_path
 from localpower.data.single_pass import Stretch, TooNarrow, paths_of, read_once
 from localpower.data.source import Source
 from localpower.scores.kept import Beside, columns_of_file
-from localpower.scores.passes import Pass, in_order, widened
+from localpower.scores.passes import Pass, as_float64, in_order
 from localpower.scores.steps import Step
 from localpower.scores.tables import check_twins, column_of, is_table
 from localpower.scores.writers import Writer, kind_of, written
@@ -31,6 +32,12 @@ class Written:
     path: Path
     rows: int
     left_out: int
+
+    def told(self, components: int) -> str:
+        """Say so in a line."""
+        left = f" ({self.left_out} of them left out)" if self.left_out else ""
+        made = f"{counted(self.rows, 'row')}{left} on {counted(components, 'component')}"
+        return f"{made} -> {self.path}"
 
 
 def write(step: Step, rows: Pass, out: str | os.PathLike[str], keep: Sequence[str]) -> Written:
@@ -60,7 +67,7 @@ def write(step: Step, rows: Pass, out: str | os.PathLike[str], keep: Sequence[st
                     "to write; fill values in with missing='mean'"
                 )
     except TooNarrow:
-        return write(step, widened(rows), out, keep)
+        return write(step, as_float64(rows), out, keep)
     finally:
         beside.end()
     if filler.left_out:

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint
-from localpower.data.blocks import Options, listed
+from localpower.data.blocks import Options
 from localpower.data.detect import detect
 from localpower.data.readers import csv_layout as layouts
-from localpower.data.readers.csv import _below, _fields
+from localpower.data.readers.arrow import record_batches
+from localpower.data.readers.csv import below_header, field_offsets
 from localpower.data.readers.text import read_chunks
+from localpower.scores.tables import check_there
 
 BATCH = 1 << 16  # rows that are read at once
 
@@ -88,12 +90,12 @@ def _of_csv(path: Path, names: Sequence[str], options: Options) -> Iterator[dict
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataHint)  # the reader of the rows gives it
         layout = layouts.find_layout(path, options)
-    _check(names, layout.names or (), path)
+    check_there(names, layout.names or (), f"{path}: ")
     places = [(layout.names or ()).index(name) for name in names]
     with closing(read_chunks(path)) as chunks:
         for chunk in chunks:
-            below = _below(chunk, layout.header)
-            offsets = _fields(below.data, layout)
+            below = below_header(chunk, layout.header)
+            offsets = field_offsets(below.data, layout)
             if offsets is None:
                 rows = [fields for *_, fields in layouts.numbered_rows(below, layout)]
                 found = [[row[at].strip("\r\n") for row in rows] for at in places]
@@ -111,7 +113,7 @@ def _of_parquet(path: Path, names: Sequence[str], options: Options) -> Iterator[
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        _check(names, file.schema_arrow.names, path)
+        check_there(names, file.schema_arrow.names, f"{path}: ")
         for batch in file.iter_batches(BATCH, columns=list(names)):
             yield {name: batch.column(name) for name in names}
 
@@ -124,23 +126,12 @@ def _of_arrow(path: Path, names: Sequence[str], options: Options) -> Iterator[di
         opened = pa.ipc.open_file if stream.read(6) == b"ARROW1" else pa.ipc.open_stream
         stream.seek(0)
         with opened(stream) as reader:
-            _check(names, reader.schema.names, path)
-            several = hasattr(reader, "num_record_batches")
-            count = reader.num_record_batches if several else 0
-            batches = map(reader.get_batch, range(count)) if several else iter(reader)
-            for batch in batches:
+            check_there(names, reader.schema.names, f"{path}: ")
+            for batch in record_batches(reader):
                 yield {name: batch.column(name) for name in names}
 
 
 READERS = {"csv": _of_csv, "parquet": _of_parquet, "arrow": _of_arrow}
-
-
-def _check(names: Sequence[str], known: Sequence[str], where: Path | str) -> None:
-    if missing := [name for name in names if name not in known]:
-        raise DataError(
-            f"{where}: keep= names columns that are not there: {listed(missing)}; it has "
-            f"{listed(list(known))}"
-        )
 
 
 def _take(part: Any, rows: NDArray[np.intp]) -> Any:

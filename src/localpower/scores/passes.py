@@ -36,11 +36,11 @@ def stacked(step: Step, rows: Pass) -> Array:
         with read_once(rows.data, rows.options, rows.memory, rows.told) as opened:
             parts = [values for _, values in in_order(step, opened)]
     except TooNarrow:
-        return stacked(step, widened(rows))
+        return stacked(step, as_float64(rows))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def widened(rows: Pass) -> Pass:
+def as_float64(rows: Pass) -> Pass:
     """The same rows, read as float64."""
     return replace(rows, options=replace(rows.options, dtype="float64"))
 

@@ -12,7 +12,7 @@ from localpower.core.errors import DataError
 from localpower.core.linalg import Array
 from localpower.data.blocks import check_columns, choose
 from localpower.engines.blas import one_thread_in_worker
-from localpower.engines.ray import _matrix
+from localpower.engines.ray import without_table
 from localpower.scores.steps import Step
 from localpower.scores.tables import block_of, check_kept, refuse_kept
 from localpower.worker.shard import work_type
@@ -46,7 +46,7 @@ def _held(step: Step) -> Any:
 def block_scores(block: Any, step: Step) -> Any:
     """Scores of one block; this runs on a worker."""
     with one_thread_in_worker():
-        return block_of(step, _matrix(block))
+        return block_of(step, without_table(block))
 
 
 TASK: Any = ray.remote(block_scores)

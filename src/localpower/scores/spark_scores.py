@@ -13,8 +13,9 @@ from pyspark import RDD
 from localpower.core.errors import DataError
 from localpower.core.linalg import Array
 from localpower.data.blocks import choose, listed
+from localpower.data.readers.clusters import quoted
 from localpower.engines.blas import one_thread_in_worker
-from localpower.scores.spark_vectors import fits, projected, quoted
+from localpower.scores.spark_vectors import fits, projected
 from localpower.scores.steps import Step
 from localpower.scores.tables import block_of, check_kept, refuse_kept
 from localpower.worker.vectors import row_batches, stack_sparse
@@ -47,7 +48,7 @@ def mapped(step: Step, data: Any, keep: Sequence[str] | None = None) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class FrameColumns:
     """Where rows are in a frame: in one column of vectors, or in several of numbers."""
 
     names: tuple[str, ...]
@@ -80,7 +81,7 @@ def _frame(step: Step, frame: Any, keep: Sequence[str] | None) -> Any:
     return plain.mapInArrow(partial(_batches, step, columns), schema)
 
 
-def _columns(step: Step, frame: Any, keep: Sequence[str] | None) -> Columns:
+def _columns(step: Step, frame: Any, keep: Sequence[str] | None) -> FrameColumns:
     from pyspark.sql.types import BooleanType, NumericType
 
     names = list(frame.columns)
@@ -104,7 +105,7 @@ def _columns(step: Step, frame: Any, keep: Sequence[str] | None) -> Columns:
             raise DataError(
                 f"several columns of vectors, {listed(vectors)}; select the one that is meant"
             )
-        return Columns(tuple(vectors), True, kept)
+        return FrameColumns(tuple(vectors), True, kept)
     options = step.options(keep or ())
     taken, _ = choose(names, len(names), options, "data")
     if words := [names[i] for i in taken if names[i] not in numbers]:
@@ -113,10 +114,10 @@ def _columns(step: Step, frame: Any, keep: Sequence[str] | None) -> Columns:
             "one column of vectors"
         )
     step.check_width(len(taken), "data")
-    return Columns(tuple(names[i] for i in taken), False, kept)
+    return FrameColumns(tuple(names[i] for i in taken), False, kept)
 
 
-def _batches(step: Step, columns: Columns, batches: Iterable[Any]) -> Iterator[Any]:
+def _batches(step: Step, columns: FrameColumns, batches: Iterable[Any]) -> Iterator[Any]:
     """Record batches with a column of scores; this runs on executors."""
     import pyarrow as pa
 
@@ -130,7 +131,7 @@ def _batches(step: Step, columns: Columns, batches: Iterable[Any]) -> Iterator[A
         yield pa.RecordBatch.from_arrays([*kept, scores], [*columns.kept, step.made])
 
 
-def _numbers(batch: Any, columns: Columns) -> Array:
+def _numbers(batch: Any, columns: FrameColumns) -> Array:
     parts = [batch.column(name) for name in columns.names]
     kinds = {str(part.type) for part in parts}
     dtype = np.float32 if kinds == {"float"} else np.float64
@@ -142,7 +143,7 @@ def _numbers(batch: Any, columns: Columns) -> Array:
     return out
 
 
-def _vectors(batch: Any, columns: Columns) -> Any:
+def _vectors(batch: Any, columns: FrameColumns) -> Any:
     """Rows of a column of vectors, dense, sparse or both, or of arrays."""
     column = batch.column(columns.names[0])
     if column.null_count:

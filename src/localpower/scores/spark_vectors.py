@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from localpower.core.linalg import Array
+from localpower.data.readers.clusters import quoted
 from localpower.methods.scaling import dividing
 from localpower.scores.steps import Step, ToScores
 
@@ -92,8 +93,3 @@ def _models(step: Step) -> list[Any]:
         model._set(inputCol=taken, outputCol=given)
         for model, taken, given in zip(models, places, places[1:], strict=False)
     ]
-
-
-def quoted(name: str) -> str:
-    """A name with dots as one name."""
-    return "`" + name.replace("`", "``") + "`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -78,10 +78,16 @@ class Step(ABC):
         arrays = self.components, self.mean, self.scale
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def options(self, keep: Sequence[str] = ()) -> Options:
-        """How rows are read for it; columns to `keep` beside are no surprise."""
+    def options(self, keep: Sequence[str] = (), told: Options | None = None) -> Options:
+        """How rows are read for it; columns to `keep` beside are no surprise.
+
+        What the user has `told` stays, and gaps are filled with the means of the model.
+        """
         beside = [name for name in keep if name not in (self.like or ())]
-        return Options(drop=beside or None, like=self.like, width=self.width)
+        drop = [*((told and told.drop) or ()), *beside] or None
+        means = None if told is None else self.mean
+        known = told or Options()
+        return replace(known, drop=drop, like=self.like, width=self.width, means=means)
 
     def of_block(self, block: Any, where: str = "a block") -> Array:
         """Work on a block that holds rows: an array, a sparse matrix or a data frame."""

@@ -45,8 +45,7 @@ def block_of(step: Step, block: Any, where: str = "a block") -> Any:
 def column_of(table: Any, name: str) -> Any:
     """One column, as a list or an array that is saved without being changed."""
     names = frame_names(table) or ()
-    if name not in names:
-        raise _missing([name], names)
+    check_there([name], names)
     place = names.index(name)
     if _package(table) == "pyarrow":
         return table.column(place)
@@ -65,16 +64,17 @@ def as_arrow(column: Any) -> Any:
 
 def check_kept(step: Step, keep: Sequence[str], names: Sequence[str]) -> None:
     """Refuse to keep what is not there, or would be there twice."""
-    if missing := [name for name in keep if name not in names]:
-        raise _missing(missing, names)
+    check_there(keep, names)
     check_twins(step, keep)
 
 
-def _missing(missing: Sequence[str], names: Sequence[str]) -> DataError:
-    return DataError(
-        f"keep= names columns that are not there: {listed(missing)}; the data have "
-        f"{listed(list(names))}"
-    )
+def check_there(keep: Sequence[str], names: Sequence[str], where: str = "") -> None:
+    """Refuse to keep columns that are not among these names."""
+    if missing := [name for name in keep if name not in names]:
+        raise DataError(
+            f"{where}keep= names columns that are not there: {listed(missing)}; the data have "
+            f"{listed(list(names))}"
+        )
 
 
 def refuse_kept(keep: Sequence[str] | None) -> None:

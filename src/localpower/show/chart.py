@@ -21,7 +21,7 @@ COLOURS = {
 MARKERS = "os^DvPX*<>ph"
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), ":", (0, (8, 2)))
 MOST_BARS = 64  # shards that get a bar each, and points of a line that get a dot each
-ROUNDING = float(np.finfo(np.float64).eps)  # where a smaller angle is drawn
+MOST_TICKS, MOST_COUNTS = 5, 12  # labels of an axis; whole numbers of which each has one
 SPARED = 0.05  # of a power of ten that values may be above the axis
 
 
@@ -152,16 +152,16 @@ def logarithmic(
     return Axis(*ends, [(place, label(place)) for place in places], title, log=True)
 
 
-def _ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers within limits, at most so many."""
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers within limits, a few of them."""
     span = (high - low) or abs(high) or 1.0
-    unit = 10.0 ** floor(log10(span / most))
-    step = next(unit * n for n in (1, 2, 5, 10) if span / (unit * n) <= most)
+    unit = 10.0 ** floor(log10(span / MOST_TICKS))
+    step = next(unit * n for n in (1, 2, 5, 10) if span / (unit * n) <= MOST_TICKS)
     return [i * step for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
 
 
-def counts(first: int, last: int, most: int = 12) -> list[int]:
+def counts(first: int, last: int) -> list[int]:
     """Whole numbers to label on an axis: all of them if they are few."""
-    if last - first < most:
+    if last - first < MOST_COUNTS:
         return list(range(first, last + 1))
     return [int(t) for t in _ticks(first, last) if t == round(t) and t >= first]

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from localpower.core.ledger import Record
-from localpower.core.linalg import Array
-from localpower.core.text import BYTES, SHORT, duration, power, size
+from localpower.core.linalg import EPS, Array
+from localpower.core.text import BYTES, SHORT, counted, duration, power, size
 from localpower.show import summary
 from localpower.show.chart import (
     MOST_BARS,
-    ROUNDING,
     Axis,
     Chart,
     Mark,
@@ -91,8 +90,7 @@ def _error_told(record: Record) -> list[str]:
 
 
 def _round_told(point: Point) -> str:
-    steps = point.record.steps
-    first = f"round {point.rounds}, {steps} local step{'s' * (steps != 1)}"
+    first = f"round {point.rounds}, {counted(point.record.steps, 'local step')}"
     spent = f"{size(point.bytes)} moved, {duration(point.seconds)}"
     return "\n".join([first, *_error_told(point.record), spent])
 
@@ -212,7 +210,7 @@ def comparison(runs: Sequence[Any], across: str, tol: float, reference: str) -> 
         x, y = np.array(known[-1 if single else 0 :], dtype=np.float64).T
         every = [*range(len(x) - 1, -1, -max(len(x) // 8, 1))]
         dash = "none" if single else "-"
-        series.append(Series("line", x, np.maximum(y, ROUNDING), label=run.method, dash=dash,
+        series.append(Series("line", x, np.maximum(y, EPS), label=run.method, dash=dash,
                              every=every, **looks(number)))  # fmt: skip
     if tol:
         series.append(Series("level", (), tol, "grey", "tolerance", "--"))

@@ -15,7 +15,7 @@ from localpower.data.partition import Partition, partition
 from localpower.data.source import Source
 from localpower.diagnostics.heterogeneity import estimated_etas, etas
 from localpower.engines.blas import one_blas_thread
-from localpower.methods.scaling import dividing
+from localpower.methods.scaling import SAFE_EXPONENT, dividing
 from localpower.show.sample import Sample, is_name, one_each, opened
 from localpower.show.summary import evenly, is_private, shortened
 from localpower.worker.local_matrix import LocalMatrix
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 2000  # of a scatter
 EXACT_WORK, EXACT_COLUMNS = 5e9, 512  # operations and columns up to which shards' matrices are made
-SAFE_EXPONENT = 30
 STANDS_OUT = 2.0  # times the median of the others
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
+from localpower.core.text import counted
+
 if TYPE_CHECKING:
     from localpower.result import Result
 
@@ -29,14 +31,15 @@ def reach_text(result: Result) -> str:
     if found is None:
         return ""
     k, asked, what = len(result.singular_values), percent(found.part), whole_of(run)
+    all_k = counted(k, "component")
     if not result.singular_values.any():
         return f"there is nothing to explain: {what} is zero"
     if found.reached <= found.part and not found.settled:
         reached = percent(found.reached, found.part, up=False)
-        return f"{_components(k)} {_reach(k)} {reached} of {what} (proven), and not {asked}"
-    text = f"{asked} of {what} is reached by {_components(k)} (proven)"
+        return f"{all_k} {_reach(k)} {reached} of {what} (proven), and not {asked}"
+    text = f"{asked} of {what} is reached by {all_k} (proven)"
     if found.reached <= found.part:  # all of it is explained, but for rounding
-        text = f"{_components(k)} {_reach(k)} {asked} of {what}, up to rounding"
+        text = f"{all_k} {_reach(k)} {asked} of {what}, up to rounding"
     wanted = run.get("certainty")
     enough = wanted if isinstance(wanted, int | float) else 0.0
     if k == 1:
@@ -49,10 +52,6 @@ def reach_text(result: Result) -> str:
         return f"{text}; {k - 1} {_reach(k - 1)} at most {fewer} if nothing was missed"
     why = "rounding hides whether they do" if found.settled else "that is not certain"
     return f"{text}; {k - 1} may do as well: {why}"
-
-
-def _components(count: int) -> str:
-    return f"{count} component{'s' * (count != 1)}"
 
 
 def _reach(count: int) -> str:

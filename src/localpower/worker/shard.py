@@ -14,7 +14,7 @@ from localpower.worker.kernels import BLOCK_BYTES
 from localpower.worker.stored import (
     Stored,
     StoredCSR,
-    _Window,
+    Window,
 )
 
 Rows: TypeAlias = Any  # an array or a CSR matrix, in memory
@@ -221,7 +221,7 @@ def cut(piece: Any, start: int, stop: int) -> Any:
     if is_stored(piece):
         return piece.cut(start, stop)
     a, b = piece.indptr[start], piece.indptr[stop]
-    data, indices = _Window(piece.data[a:b]), _Window(piece.indices[a:b])
+    data, indices = Window(piece.data[a:b]), Window(piece.indices[a:b])
     parts = np.asarray(data), np.asarray(indices), piece.indptr[start : stop + 1] - a
     return type(piece)(parts, shape=(stop - start, piece.shape[1]))
 

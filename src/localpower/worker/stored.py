@@ -223,7 +223,7 @@ def _narrowed(numbers: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
     return narrow
 
 
-class _Window:
+class Window:
     """A stretch of an array, as the base of a view that is as large as its base.
 
     scipy copies views of much larger arrays, and would do so again for every transpose.

@@ -70,7 +70,7 @@ Fill = Callable[[memoryview], None]  # puts bytes where they belong
 Reading = Generator[memoryview, None, Any]
 
 
-class Plan(NamedTuple):
+class DecodingPlan(NamedTuple):
     """What a form means.
 
     The values and the arrays come first; every step of the `program` picks some of what there is
@@ -103,13 +103,6 @@ def encode(message: Any) -> Iterator[bytes | memoryview]:
     for array in arrays:
         if array.size:
             yield array.data.cast("B")
-
-
-def send(message: Any, stream: IO[bytes]) -> None:
-    """Write a message's frame to a binary stream."""
-    for part in encode(message):
-        stream.write(part)
-    stream.flush()
 
 
 def reading(max_bytes: int, files: bool = False) -> Reading:
@@ -236,7 +229,7 @@ def _written(form: Any) -> bytes:
 
 
 @lru_cache
-def _plan(form: bytes) -> Plan:
+def _plan(form: bytes) -> DecodingPlan:
     """Work out what a form means."""
     tree = _parsed(form)
     count = size = 0
@@ -268,7 +261,7 @@ def _plan(form: bytes) -> Plan:
         (MAKERS.get(name) or MESSAGES[name], _picker([start[kind] + at for kind, at in inner]))
         for name, inner in steps
     ]
-    return Plan(count, arrays, size, any(name in FILES for name, _ in steps), program)
+    return DecodingPlan(count, arrays, size, any(name in FILES for name, _ in steps), program)
 
 
 def _picker(places: list[int]) -> Callable[[list[Any]], Sequence[Any]]:

@@ -69,7 +69,7 @@ def read_arrow(path: Path, options: Options) -> Iterator[Block]:
             wanted = plan.read if len(plan.read) < len(reader.schema) else []  # all, faster
         stream.seek(0)
         with opened(stream, options=pa.ipc.IpcReadOptions(included_fields=wanted)) as reader:
-            yield from batch_blocks(pa, _batches(reader), plan)
+            yield from batch_blocks(pa, record_batches(reader), plan)
 
 
 def arrow_blocks(table: Any, options: Options, where: Path | str) -> Iterator[Block]:
@@ -83,7 +83,7 @@ def arrow_blocks(table: Any, options: Options, where: Path | str) -> Iterator[Bl
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadingPlan:
     """Which columns become rows, in this order, which one labels, and the rows' precision.
 
     `read` are the numbers of the columns that are needed; `where` names the data in messages.
@@ -97,7 +97,7 @@ class Plan:
     gaps: bool
 
 
-def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) -> Plan:
+def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) -> ReadingPlan:
     """Choose columns of an Arrow schema; refuse those that are not numbers, all at once."""
     names, types = list(schema.names), schema.types  # both are made anew each time
     index = _index_columns(schema)
@@ -123,7 +123,7 @@ def plan_of(pa: ModuleType, schema: Any, options: Options, where: Path | str) ->
                 f"them out with drop={[i for i, n in enumerate(names) if n == name]}"
             )
     narrow = all(pa.types.is_float32(t) or pa.types.is_float16(t) for t in _at(types, taken))
-    return Plan(
+    return ReadingPlan(
         where,
         tuple(_at(names, taken)),
         None if label is None else names[label],
@@ -146,7 +146,7 @@ def _index_columns(schema: Any) -> set[int]:
     return {number for number, name in enumerate(schema.names) if name in names}
 
 
-def batch_blocks(pa: ModuleType, batches: Iterable[Any], plan: Plan) -> Iterator[Block]:
+def batch_blocks(pa: ModuleType, batches: Iterable[Any], plan: ReadingPlan) -> Iterator[Block]:
     """Turn record batches of any size into blocks."""
 
     def parts() -> Iterator[tuple[list[NDArray[Any]], NDArray[Any] | None]]:
@@ -227,7 +227,7 @@ def _check_end(path: Path) -> None:
             raise ValueError("the stream has no end mark")
 
 
-def _row_groups(file: Any, plan: Plan) -> Iterator[Any]:
+def _row_groups(file: Any, plan: ReadingPlan) -> Iterator[Any]:
     """Yield row groups: small ones several at once, which is faster, large ones in batches.
 
     Metadata of single columns are not looked at: pyarrow aborts the process if they are damaged.
@@ -262,7 +262,8 @@ def _together(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
         yield group
 
 
-def _batches(reader: Any) -> Iterator[Any]:
+def record_batches(reader: Any) -> Iterator[Any]:
+    """The batches of an Arrow file, or of a stream."""
     if hasattr(reader, "num_record_batches"):
         return map(reader.get_batch, range(reader.num_record_batches))
     return iter(reader)
@@ -285,7 +286,7 @@ def _is_label(pa: ModuleType, kind: Any) -> bool:
     return _is_text(pa, value) or _is_number(pa, value)
 
 
-def _view(pa: ModuleType, column: Any, name: str, plan: Plan, row: int) -> NDArray[Any]:
+def _view(pa: ModuleType, column: Any, name: str, plan: ReadingPlan, row: int) -> NDArray[Any]:
     """A column's numbers, without a copy if they are of a type that numpy has."""
     if column.null_count and not plan.gaps:
         nulls = column.is_null().to_numpy(zero_copy_only=False)
@@ -301,7 +302,7 @@ def _numbers(pa: ModuleType, column: Any) -> NDArray[Any]:
     return column.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def _labels(pa: ModuleType, column: Any, plan: Plan) -> NDArray[Any]:
+def _labels(pa: ModuleType, column: Any, plan: ReadingPlan) -> NDArray[Any]:
     assert plan.label is not None
     column.validate(full=True)  # offsets and indices into text are not looked at otherwise
     if pa.types.is_dictionary(column.type):

@@ -64,6 +64,11 @@ def _refuse_vectors(vectors: list[str], options: Options, remedy: str) -> None:
         )
 
 
+def quoted(name: str) -> str:
+    """A name with dots, as Spark reads it as one name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _spark_rows(frame: Any, options: Options) -> Closed:
     """Columns of a frame, lazily. Gaps are counted by Spark."""
     from pyspark.sql import functions
@@ -77,7 +82,7 @@ def _spark_rows(frame: Any, options: Options) -> Closed:
     _refuse_vectors(vectors, options, "VectorAssembler(handleInvalid='skip') leaves out such rows")
 
     def column(name: str) -> Any:
-        plain = functions.col("`" + name.replace("`", "``") + "`")
+        plain = functions.col(quoted(name))
         if options.dtype is None and not options.gaps:
             return plain
         narrow = options.dtype == "float32" or (options.dtype is None and kinds[name] == "float")
@@ -93,7 +98,7 @@ def _spark_rows(frame: Any, options: Options) -> Closed:
         whole = safe.dropna().toDF(*taken)
         left = rows.count() - whole.count()
         return (whole, {"rows_left_out": left}) if left else (rows, {})
-    columns = [rows["`" + name.replace("`", "``") + "`"] for name in taken]
+    columns = [rows[quoted(name)] for name in taken]
     found = rows.agg(
         functions.count(functions.lit(1)),
         *map(functions.count, columns),

@@ -54,13 +54,13 @@ def read_csv(path: Path, options: Options) -> Iterator[Block]:
 
 def _parse(chunk: Chunk, layout: Layout) -> Parsed:
     """Return the rows of a chunk, and their labels."""
-    chunk = _below(chunk, layout.header)
+    chunk = below_header(chunk, layout.header)
     pa = arrow()
     fast = None if pa is None else _parse_fast(chunk.data, layout, pa)
     return _parse_lines(chunk, layout) if fast is None else fast
 
 
-def _below(chunk: Chunk, header: int) -> Chunk:
+def below_header(chunk: Chunk, header: int) -> Chunk:
     """Leave out the lines up to the header."""
     skip = header + 1 - chunk.line
     if skip <= 0:
@@ -70,10 +70,10 @@ def _below(chunk: Chunk, header: int) -> Chunk:
 
 def _parse_fast(data: bytes, layout: Layout, pa: Any) -> Parsed | None:
     """Parse lines at once; None if any needs a closer look."""
-    offsets = _fields(data, layout)
+    offsets = field_offsets(data, layout)
     if offsets is None:
         data = _plain(data, layout)
-        offsets = _fields(data, layout)
+        offsets = field_offsets(data, layout)
     if offsets is None:
         return None
     words, meant = _words(data, offsets, layout)
@@ -134,7 +134,7 @@ def _runs(data: bytes, mark: str, delimiter: str) -> tuple[NDArray[Any], ...]:
     return np.isin(text[starts - 1], ends), np.isin(text[stops + 1], ends), stops - starts + 1
 
 
-def _fields(data: bytes, layout: Layout) -> NDArray[np.int32] | None:
+def field_offsets(data: bytes, layout: Layout) -> NDArray[np.int32] | None:
     """Where fields start and end; None if lines are not plain, or not all of one length."""
     if b'"' in data:
         before, after, lengths = _runs(data, '"', layout.delimiter)

@@ -24,7 +24,7 @@ from localpower.data.blocks import (
     text_labels,
 )
 from localpower.data.readers.arrow import arrow_blocks, column_blocks
-from localpower.data.readers.matrix import Columns, columns_of, matrix_blocks, without_masks
+from localpower.data.readers.matrix import MatrixColumns, columns_of, matrix_blocks, without_masks
 from localpower.worker.shard import join_columns
 
 KINDS = {
@@ -122,7 +122,7 @@ def _pandas(frame: Any, options: Options, where: str) -> Iterator[Block]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _FramePlan:
     where: str
     names: tuple[str, ...]
     taken: list[int]
@@ -133,13 +133,13 @@ class _Plan:
     gaps: bool
 
 
-def _plan(names: list[str], dtypes: list[Any], options: Options, where: str) -> _Plan:
+def _plan(names: list[str], dtypes: list[Any], options: Options, where: str) -> _FramePlan:
     taken, label = choose(names, len(names), options, where)
     refuse_twins(names, taken, where)
     kinds = {i: _number_type(dtypes[i]) for i in taken}
     bad = [(names[i], str(dtypes[i])) for i in taken if kinds[i] is None]
     check_columns(bad, len(taken), where)
-    return _Plan(
+    return _FramePlan(
         where,
         tuple(names[i] for i in taken),
         taken,
@@ -169,7 +169,7 @@ def _is_sparse(dtype: Any) -> bool:
     return type(dtype).__name__ == "SparseDtype" and bool(dtype.fill_value == 0)
 
 
-def _pandas_rows(frame: Any, plan: _Plan, row: int) -> Iterator[Block]:
+def _pandas_rows(frame: Any, plan: _FramePlan, row: int) -> Iterator[Block]:
     """Rows of a frame; `row` is the number of its first in messages."""
     labels = None if plan.label is None else _pandas_label(frame.iloc[:, plan.label], plan)
     if plan.sparse:
@@ -186,7 +186,7 @@ def _pandas_rows(frame: Any, plan: _Plan, row: int) -> Iterator[Block]:
     yield from column_blocks([(columns, labels)], plan.names, plan.dtype)
 
 
-def _whole(frame: Any, plan: _Plan) -> NDArray[Any] | None:
+def _whole(frame: Any, plan: _FramePlan) -> NDArray[Any] | None:
     """The frame's own array, if it is one and its rows are in order in memory."""
     if any(dtype != plan.dtype for dtype in frame.dtypes) or plan.taken != [*range(frame.shape[1])]:
         return None
@@ -194,9 +194,9 @@ def _whole(frame: Any, plan: _Plan) -> NDArray[Any] | None:
     return array if array.flags.c_contiguous and array.dtype == plan.dtype else None
 
 
-def _pandas_sparse(frame: Any, plan: _Plan, labels: NDArray[Any] | None) -> Iterator[Block]:
+def _pandas_sparse(frame: Any, plan: _FramePlan, labels: NDArray[Any] | None) -> Iterator[Block]:
     csr = frame.iloc[:, plan.taken].sparse.to_coo().tocsr()
-    columns = Columns(len(plan.taken), [*range(len(plan.taken))], None, plan.dtype)
+    columns = MatrixColumns(len(plan.taken), [*range(len(plan.taken))], None, plan.dtype)
     start = 0
     for block in matrix_blocks(csr, columns):
         stop = start + block.rows.shape[0]
@@ -220,7 +220,7 @@ class _Column:
         return np.asarray(self.convert(self.series[rows]))
 
 
-def _pandas_column(series: Any, plan: _Plan, row: int) -> Any:
+def _pandas_column(series: Any, plan: _FramePlan, row: int) -> Any:
     """A column of plain numbers as it is; nullable or sparse ones are converted."""
     if isinstance(series.dtype, np.dtype):
         return series.to_numpy()
@@ -233,7 +233,7 @@ def _pandas_column(series: Any, plan: _Plan, row: int) -> Any:
     return _Column(series.array, lambda part: part.to_numpy(np.float64, na_value=np.nan))
 
 
-def _pandas_label(series: Any, plan: _Plan) -> NDArray[Any]:
+def _pandas_label(series: Any, plan: _FramePlan) -> NDArray[Any]:
     """Labels; one that is missing is nan, or no text."""
     missing = series.isna().to_numpy()
     kind = _number_type(series.dtype)
@@ -282,16 +282,21 @@ def _polars_numbers(part: Any) -> Any:
     return part.to_numpy()
 
 
-def _dask_array(array: Any, options: Options, where: str) -> Iterator[Block]:
+def dask_columns(array: Any, where: str) -> int:
+    """How many columns a Dask array has."""
     if array.ndim != 2:
         raise DataError(f"{where} has {array.ndim} dimension(s), not 2: give one row per sample")
     if not float(array.shape[1]).is_integer():
         raise DataError(f"{where} does not know its columns; call .compute_chunk_sizes() before")
-    columns = columns_of(int(array.shape[1]), array.dtype, options, where)
+    return int(array.shape[1])
+
+
+def _dask_array(array: Any, options: Options, where: str) -> Iterator[Block]:
+    columns = columns_of(dask_columns(array, where), array.dtype, options, where)
     return _dask_rows(array, columns, where, options.gaps)
 
 
-def _dask_rows(array: Any, columns: Columns, where: str, gaps: bool) -> Iterator[Block]:
+def _dask_rows(array: Any, columns: MatrixColumns, where: str, gaps: bool) -> Iterator[Block]:
     yielded = False
     for i in range(array.numblocks[0]):
         row = [array.blocks[i, j] for j in range(array.numblocks[1])]
@@ -315,7 +320,7 @@ def _dask_frame(frame: Any, options: Options, where: str) -> Iterator[Block]:
     return _dask_partitions(frame, names, plan)
 
 
-def _dask_partitions(frame: Any, names: list[str], plan: _Plan) -> Iterator[Block]:
+def _dask_partitions(frame: Any, names: list[str], plan: _FramePlan) -> Iterator[Block]:
     needed = sorted({*plan.taken, *([] if plan.label is None else [plan.label])})
     if len(set(names)) < len(names):  # columns cannot be told by name
         needed = list(range(len(names)))

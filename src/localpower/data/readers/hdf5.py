@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from localpower.core.errors import DataError
 from localpower.data.blocks import Block, Options, block_rows, check_chunks, refusing_damage
-from localpower.data.readers.matrix import Columns, columns_of, matrix_blocks
+from localpower.data.readers.matrix import MatrixColumns, columns_of, matrix_blocks
 from localpower.worker.stored import Stored, check_compressed, stamp
 
 MOST_OBJECTS = 100_000
@@ -76,7 +76,7 @@ def _dense_rows(dataset: Any, options: Options, where: str) -> Iterator[Block]:
         yield columns.empty()
 
 
-def _check_dense(dataset: Any, options: Options, where: str) -> Columns:
+def _check_dense(dataset: Any, options: Options, where: str) -> MatrixColumns:
     if dataset.ndim != 2:
         raise DataError(
             f"{where}: has {dataset.ndim} dimension(s), not 2; write one row per sample"

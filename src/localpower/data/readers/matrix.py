@@ -125,7 +125,7 @@ def stored_memmap(array: np.memmap[Any, Any]) -> Stored | None:
     return Stored(path, offset, array.dtype, array.shape, stamp(path), height)
 
 
-def matrix_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:
+def matrix_blocks(matrix: Any, columns: MatrixColumns) -> Iterator[Block]:
     """Cut rows in memory, dense or scipy sparse, into blocks; dense ones are views if they can."""
     if hasattr(matrix, "tocsr"):
         yield from _sparse_blocks(matrix, columns)
@@ -139,7 +139,7 @@ def matrix_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class MatrixColumns:
     """Which of a matrix's `count` columns are taken, which one labels, and the rows' precision."""
 
     count: int
@@ -159,7 +159,7 @@ class Columns:
 
 def columns_of(
     count: int, dtype: Any, options: Options, where: Any, names: Sequence[str] | None = None
-) -> Columns:
+) -> MatrixColumns:
     """Choose columns of a matrix by number, or by name where there are such."""
     if np.dtype(dtype).kind not in "fiub":
         raise DataError(
@@ -169,13 +169,13 @@ def columns_of(
     taken, label = choose(names, count, options, where)
     check_columns([], len(taken), where)
     if names is None:
-        return Columns(count, taken, label, options.work_type([dtype]))
+        return MatrixColumns(count, taken, label, options.work_type([dtype]))
     refuse_twins(names, taken, where)
     called = tuple(names[number] for number in taken)
-    return Columns(count, taken, label, options.work_type([dtype]), called)
+    return MatrixColumns(count, taken, label, options.work_type([dtype]), called)
 
 
-def _sparse_blocks(matrix: Any, columns: Columns) -> Iterator[Block]:
+def _sparse_blocks(matrix: Any, columns: MatrixColumns) -> Iterator[Block]:
     from scipy.sparse import csr_array
 
     if hasattr(matrix, "indptr"):

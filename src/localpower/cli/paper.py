@@ -71,7 +71,7 @@ def data_get(options: argparse.Namespace) -> None:
     print(path)
 
 
-def add_study(commands: Any) -> None:
+def add_paper(commands: Any) -> None:
     """Add ``reproduce`` and ``data``."""
     command = add_command(
         commands,
