@@ -172,3 +172,29 @@ def test_what_rounding_of_the_mean_makes_of_zero_is_no_component(method):
         A = 1e3 * rng.standard_normal(5) + 1e-3 * rng.standard_normal((2, 5))
         found = quietly(A, 2, method=method, center=True, workers=1, rng=seed).certificate
         assert found.angle == 1 or found.vanishing
+
+
+@pytest.mark.parametrize("method", ["gram", "auto"])
+def test_a_column_that_nearly_vanishes_beside_others_costs_float32_no_digit(method):
+    """Its mean, in units of the largest column, is one that float32 holds in a few bits only."""
+    rng = np.random.default_rng(1)
+    U = rng.standard_normal((400, 4))
+    A = np.linalg.qr(U - U.mean(axis=0))[0] * (1, 1 - 1e-5, 0.5, 0.3) + 0.02
+    tiny = 1e-10 * (0.3 + 1e-3 * rng.standard_normal(400))
+    A = np.column_stack([1e30 * A, tiny]).astype(np.float32)
+    result = quietly(cut(A, 2), 1, method=method, tol=1e-6, center=True, rng=0)
+    assert result.converged
+    assert sine_to(centred(A, None) / 1e30, result) <= result.certificate.angle <= 1e-6
+
+
+@pytest.mark.parametrize("method", ["tsqr", "dpi"])
+def test_vectors_are_as_near_as_is_proven_also_where_lapack_takes_a_little_for_zero(method):
+    """Its singular vectors of such rows are off by up to 40 units of rounding."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        d, mean = int(rng.integers(3, 7)), rng.choice([1.0, 30.0, 100.0])
+        A = rng.standard_normal((50, d)) + mean * rng.standard_normal(d)
+        result = quietly(A, 1, method=method, tol=1e-6, workers=1, rng=0)
+        P, V = np.linalg.eigh(A.T @ A)[1][:, :-1], result.components.T
+        assert result.certificate.proven
+        assert np.linalg.norm(P.T @ V) <= result.certificate.angle + 3 * EPS

@@ -100,3 +100,31 @@ def test_eigenvectors_of_the_same_matrix_are_remembered_and_cannot_be_changed():
     assert eigen(H)[1] is not vectors
     upper = np.triu(np.full((6, 6), 7.0), 1)
     np.testing.assert_array_equal(eigen(np.tril(H) + upper)[0], np.linalg.eigh(H, "L")[0])
+
+
+ACCURATE = {
+    "a mean": lambda rng: rng.standard_normal((40, 4)) + 100 * rng.standard_normal(4),
+    "tall": lambda rng: rng.standard_normal((60, 5)) * 0.5 ** np.arange(5),
+    "wide": lambda rng: rng.standard_normal((3, 7)),
+    "graded": lambda rng: rng.standard_normal((6, 6)) * 10.0 ** -np.arange(0, 18, 3),
+    "low rank": lambda rng: np.outer(rng.standard_normal(6), rng.standard_normal(4)),
+    "tie": lambda rng: np.linalg.qr(rng.standard_normal((9, 4)))[0],
+    "zero": lambda rng: np.zeros((5, 3)),
+    "no rows": lambda rng: np.zeros((0, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ACCURATE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_vectors_of_the_accurate_svd_make_a_matrix_diagonal_to_rounding(name, dtype):
+    eps = np.finfo(dtype).eps
+    for seed in range(40):
+        A = ACCURATE[name](np.random.default_rng(seed)).astype(dtype)
+        U, sizes, Vt = linalg.accurate_svd(A)
+        top, eye = sizes.max(initial=0.0), np.eye(len(sizes))
+        assert U.dtype == sizes.dtype == Vt.dtype == dtype
+        assert np.abs(U.T @ U - eye).max(initial=0.0) <= 8 * eps
+        assert np.abs(Vt @ Vt.T - eye).max(initial=0.0) <= 8 * eps
+        assert np.abs(U.T @ A @ Vt.T - np.diag(sizes)).max(initial=0.0) <= 12 * eps * top
+        expected = np.linalg.svd(A.astype(float), compute_uv=False)
+        np.testing.assert_allclose(sizes, expected, rtol=0, atol=20 * eps * top)

@@ -442,6 +442,21 @@ def test_a_result_without_shards_claims_no_angle():
     assert not found.converged
 
 
+@pytest.mark.parametrize("gone", [{0: range(2, 99)}, {0: range(2, 99), 1: range(4, 99)}])
+@pytest.mark.parametrize("method", ["dpi", "block_lanczos", "local_ritz:start=random"])
+def test_a_run_that_loses_all_of_its_rows_says_so(method, gone):
+    parts = [A, A[:0]] if len(gone) == 1 else [A[:200], A[200:]]
+    with pytest.raises(lp.WorkerLost, match="all shards that have rows are lost; run it again"):
+        fit(method, parts, Lossy(gone=gone, raises=True), workers=None, on_loss="degrade", tol=1e-8)
+
+
+def test_a_round_in_which_nobody_answers_is_gone_through_with_earlier_products():
+    gone = dict.fromkeys(range(SHARDS), range(6, 7))
+    found = fit(engine=Lossy(gone=gone, raises=True), on_loss="reuse", retries=0, tol=1e-8)
+    assert found.converged
+    assert error(found) <= 1e-8
+
+
 # Checkpoints
 
 

@@ -146,8 +146,15 @@ class Retrying(Engine):
     def _do_without(self, absent: Set[int]) -> None:
         """Take down that the engine goes on without some shards."""
         for number in sorted(absent - self.missing):
-            self._note((number,), "lost", "left out")
-            self.missing.add(number)
+            self._miss(number, "left out")
+
+    def _miss(self, number: int, then: str) -> None:
+        """Take down that a shard is lost; if none with rows is left, that cannot be made good."""
+        self._note((number,), "lost", then)
+        self.missing.add(number)
+        left = any(rows for n, rows in enumerate(self.rows) if n not in self.missing)
+        if not left and self._on_loss == "degrade":
+            raise WorkerLost("all shards that have rows are lost; run it again when they are back")
 
     def _answers(self, reply: Any, question: Any, wanted: Set[int]) -> bool:
         """Whether this is a reply that was asked for; raises if it is one that cannot be right."""
@@ -245,8 +252,7 @@ class Retrying(Engine):
         else:
             content, then = self._of_no_rows(question, number), "left out"
         if number not in self.missing:
-            self._note((number,), "lost", then)
-            self.missing.add(number)
+            self._miss(number, then)
         return MeasuredReply(content, 0, 0, 0, 0, "", number)
 
     def _of_no_rows(self, question: Task[Any], number: int) -> Any:

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from localpower.core.certificate import ROUNDING, Certificate, Known, Ritz, certify_factor
-from localpower.core.linalg import EIGH_COLUMNS, Array, lanczos, pad_basis, svd
+from localpower.core.linalg import EIGH_COLUMNS, Array, accurate_svd, lanczos, pad_basis
 from localpower.core.share import Reach, Share
 from localpower.engines.base import Engine
 from localpower.methods.base import FIRST, Method, Start
@@ -153,7 +153,7 @@ def gram(engine: Engine, rank: int, share: Share | None = None) -> Iterator[Stat
 def tsqr(engine: Engine, rank: int, share: Share | None = None) -> Iterator[State]:
     """Right singular vectors of the R factor of all rows."""
     R = unpacked(engine.sum(LocalTriangle()).packed, engine.columns)
-    _, sizes, Vt = svd(R)
+    _, sizes, Vt = accurate_svd(R)
     rank = rank if share is None else share.count(np.square(sizes)) or len(sizes)
     basis = np.ascontiguousarray(Vt[:rank].T).astype(engine.dtype, copy=False)
     yield FactoredState(basis, round=1, steps=1, sizes=sizes, rank=rank)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from localpower.core.certificate import ROUNDING
-from localpower.core.linalg import Array, svd
+from localpower.core.linalg import Array, accurate_svd
 from localpower.engines.base import Engine
 from localpower.methods.scaling import Columns
 from localpower.worker.replies import Factor, Rows, unpacked
@@ -58,7 +58,7 @@ def factors(
     basis = np.ascontiguousarray(basis)
     replies = list(engine.map(Triangle(basis, gram, variance, far)))
     R = [reply.R for reply in replies]
-    P, S, Wt = svd(np.vstack(R))
+    P, S, Wt = accurate_svd(np.vstack(R))
     V = basis @ Wt[:rank].T
     signs = largest_positive(V)
     V *= signs

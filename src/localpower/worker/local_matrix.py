@@ -353,10 +353,11 @@ def _symmetric(H: Array) -> Array:
 
 
 def _held(shift: Array, dtype: np.dtype[Any]) -> Array:
-    """The same as `dtype` if that can hold it."""
+    """The same as `dtype` if that can hold it, but for what is less than its least number."""
     with np.errstate(over="ignore"):
         narrow: Array = shift.astype(dtype)
-    return narrow if (narrow == shift).all() else shift
+    least = np.finfo(dtype).smallest_subnormal
+    return narrow if (np.abs(narrow - shift) <= least).all() else shift
 
 
 def _difference(entries: Array, shift: Array) -> Array:
