@@ -176,6 +176,15 @@ def test_a_sample_of_a_large_matrix_tells_its_spectrum(monkeypatch):
     assert 0.5 <= plan["dpi"].rounds / whole["dpi"].rounds <= 2
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("columns", [5, 3000])
+def test_data_that_are_not_finite_have_no_plan(columns, bad):
+    X = np.ones((4000, columns), np.float32)
+    X[1, 3] = bad
+    with pytest.raises(lp.DataError, match=r"NaN or infinity in column 3 .*fill in values"):
+        lp.plan(X, 2, workers=2)
+
+
 def test_the_spectrum_of_wide_sparse_data_is_looked_at():
     import scipy.sparse as sp
 

@@ -377,7 +377,7 @@ def _network(latency: float | str, bandwidth: float | None) -> tuple[float, floa
         seconds, usual = real("latency", latency), NETWORKS["data centre"][1]
     rate = usual if bandwidth is None else real("bandwidth", bandwidth)
     if not (0 <= seconds < inf and rate > 0):
-        raise ValueError(f"latency={latency!r}, bandwidth={bandwidth!r}: both must be above 0")
+        raise ValueError(f"latency={latency!r} may be 0, and bandwidth={bandwidth!r} must be above")
     return seconds, rate
 
 
