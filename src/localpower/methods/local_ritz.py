@@ -32,7 +32,7 @@ from localpower.methods.state import State
 from localpower.methods.work import ROUND, eigenvectors, orthonormal, singular_vectors
 from localpower.worker.local_matrix import DUAL_ENTRIES, GRAM_COLUMNS, OVERSAMPLED, PASSES
 
-FORMS = (4, 8, 32)  # the same: other choices that a plan has
+FORMS = (4, 8, 32)  # times the rank: other numbers of eigenpairs that a plan may choose
 MERGED_ERROR = 0.03  # sine that a merged start leaves, times (σ_{w+1}/σ_k)^1.5
 
 
@@ -78,9 +78,10 @@ class _Ritz(Method):
             return self._estimate_random(problem, decay)
         d, k, m = problem.columns, problem.rank, len(problem.sizes)
         wide = self.wide(k, problem.width, d)
-        whole = wide >= max(problem.sizes)  # shards send all that they have
-        rounds = 1 if whole else rounds_after_merging(decay, wide)
         found = sum(min(s, wide) for s in problem.sizes)
+        kept = 2 * wide if self.models else wide
+        whole = found == problem.rows <= kept  # shards send all that they have, and it is kept
+        rounds = 1 if whole else rounds_after_merging(decay, wide)
         first = min(max(found, problem.width), wide)
         if self.models:
             first = min(first, enough(decay.values, k, problem.width, wide))
@@ -90,7 +91,7 @@ class _Ritz(Method):
         flops = leading_flops(problem, wide) + self._merging(problem, wide, found)
         if rounds > 1:
             flops += problem.product(first) + (rounds - 2) * problem.product(k)
-            space, factor = first + k * (rounds - 2) // 2, min(found, 2 * wide) * self.models
+            space, factor = first + k * (rounds - 2) // 2, min(found, kept) * self.models
             flops += (rounds - 1) * round_flops(problem, space, factor)
         return Estimate(records, flops)
 
@@ -118,6 +119,15 @@ class _Ritz(Method):
     def models(self) -> bool:
         """Whether what was merged is a model at the server, of which little is multiplied."""
         return False
+
+    def asked(self, width: int) -> int:
+        """Columns of a later round, besides probes."""
+        return width
+
+    def widest(self, columns: int, rank: int, width: int) -> int:
+        merged = start_of(self.start)[0] == "merged"
+        first = self.wide(rank, width, columns) if merged else width
+        return super().widest(columns, rank, max(first, self.asked(width)))
 
     def wide(self, rank: int, width: int, columns: int) -> int:
         """Eigenpairs that a shard sends for a merged start."""
@@ -191,9 +201,10 @@ class LocalRitz(_Ritz):
         proposal = "all+residual" if self.models else self.proposal
         return super(LocalRitz, replace(self, start="random", proposal=proposal)).for_sums()
 
-    def widest(self, columns: int, width: int) -> int:
-        proposed = width + 1 if self.proposal.startswith("all") else 0
-        return super(LocalRitz, self).widest(columns, width) + proposed
+    def asked(self, width: int) -> int:
+        """Also columns that shards go on from, if all of them propose."""
+        parts = self.proposal.split("+")
+        return len(parts) * width + ("all" in parts) * (width + 1)
 
     def forms(self, rank: int) -> tuple[Method, ...]:
         """More eigenpairs of each shard save rounds, fewer save bytes."""
