@@ -207,7 +207,7 @@ def test_auto_asks_sites_for_no_more_columns_at_once_than_they_answer(tmp_path):
     assert found.run["method"] == "block_krylov"
 
 
-def test_auto_asks_sites_without_masks_for_no_more_eigenpairs_than_they_answer(tmp_path):
+def test_auto_asks_sites_without_masks_for_no_more_eigenpairs_at_once_than_they_answer(tmp_path):
     tasks = ("Describe", "Prepare", "PowerSteps", "Triangle", "LeadingFactor")
     parts = thirds(n=1500, d=300, decay=0.97)
     agents = sites(tmp_path, parts, secure_sum="optional", tasks=tasks)
