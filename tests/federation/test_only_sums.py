@@ -175,6 +175,13 @@ def test_what_shows_more_than_sums_is_refused_before_anything_is_asked(method):
     assert not engine.rows
 
 
+def test_a_plan_has_what_works_with_sums():
+    plan = lp.plan((900, 30), 3, workers=3, engine="ring")
+    assert {"gram", "dpi", "block_lanczos"} < {row.method for row in plan}
+    for row in plan:
+        assert lp.svd(rows(), 3, row.method, engine="ring", workers=3, max_rounds=1, tol=0, rng=0)
+
+
 class Noted(InlineRing):
     """Notes how many columns of products it is asked for at once."""
 

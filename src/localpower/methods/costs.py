@@ -251,6 +251,8 @@ def costs(
     decay = Decay(known, most, problem.rank, problem.width, problem.tol)
     if methods is None:
         methods = (form.build(**form.kind.planned) for form in REGISTRY.values())
+    if problem.only_sums:
+        methods = [summing for each in methods if (summing := each.for_sums()) is not None]
     found = [min(forms, key=_merit) for each in methods if (forms := _forms(problem, decay, each))]
     return sorted(found, key=_merit)
 
