@@ -959,9 +959,15 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ]),
     ("methods/local_ritz.py", AT_ONCE, [
         ("first = self.wide(rank, width, columns) if merged else width", "first = width"),
-        ("max(first, self.asked(width))", "first"),
-        ("return len(parts) * width + (", "return width + ("),
-        ("(\"all\" in parts) * (width + 1)", "(\"all\" in parts) * width"),
+        ("max(first, later)", "first"),
+        ("later = blocks * width + (", "later = width + ("),
+        ("(steps > 0) * (width + 1)", "(steps > 0) * width"),
+    ]),
+    ("methods/local_ritz.py", ("tests/test_planning.py", "-k", "random_start"), [
+        ("(blocks + 2 * (steps > 0)) * block", "blocks * block"),
+        ("(blocks + (steps > 0)) * block", "blocks * block"),
+        ("if steps and not problem.only_sums:", "if False:"),
+        ("if steps and not problem.only_sums:", "if steps:"),
     ]),
     ("methods/base.py", AT_ONCE, [
         ("return width + self.state_type.PROBES * self.sends_probes", "return width"),
@@ -971,6 +977,12 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ("methods/block_lanczos.py", AT_ONCE, [
         ("return max(width, min(BLOCK, width) + self.state_type.PROBES)",
          "return width + self.state_type.PROBES"),
+    ]),
+    ("methods/costs.py", (FEDERATION("only_sums"), "-k", "a_plan_has"), [
+        ("    if problem.only_sums:\n        methods", "    if False:\n        methods"),
+    ]),
+    ("planning.py", (FEDERATION("only_sums"), "-k", "a_plan_has"), [
+        ("only_sums=place.only_sums,", "only_sums=False,"),
     ]),
     ("methods/auto.py", REFUSING, [
         ("return True", "return False"),

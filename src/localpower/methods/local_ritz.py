@@ -109,25 +109,32 @@ class _Ritz(Method):
         """Blocks of the full width, from Gaussian columns."""
         degree = decay.degree(sqrt(decay.columns * decay.rank))
         rounds = min(1 + ceil(degree), ceil(decay.columns / problem.width))
-        block = problem.columns * problem.width
-        records = [problem.round("PowerSteps", block, block)] * rounds
-        space = min(rounds, RESTART) * problem.width // 2
-        work = problem.product(problem.width) + round_flops(problem, space)
-        return Estimate(records, rounds * work)
+        block, (blocks, steps) = problem.columns * problem.width, self.parts
+        down, up = (blocks + 2 * (steps > 0)) * block, (blocks + (steps > 0)) * block
+        later = problem.round("Refine" if steps else "PowerSteps", down, up)
+        records = [problem.round("PowerSteps", block, block)]
+        if steps and not problem.only_sums:  # what the anchor proposes at first
+            records.append(problem.round("Refine", 2 * block, block, only=1))
+        records += [later] * (rounds - 1)
+        space = min(rounds, RESTART) * blocks * problem.width // 2
+        work = problem.product(blocks * problem.width) + steps * problem.product(problem.width)
+        return Estimate(records, rounds * (work + round_flops(problem, space)))
 
     @property
     def models(self) -> bool:
         """Whether what was merged is a model at the server, of which little is multiplied."""
         return False
 
-    def asked(self, width: int) -> int:
-        """Columns of a later round, besides probes."""
-        return width
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Blocks of the width that are multiplied in a later round, and local steps of all."""
+        return 1, 0
 
     def widest(self, columns: int, rank: int, width: int) -> int:
-        merged = start_of(self.start)[0] == "merged"
+        (blocks, steps), merged = self.parts, start_of(self.start)[0] == "merged"
         first = self.wide(rank, width, columns) if merged else width
-        return super().widest(columns, rank, max(first, self.asked(width)))
+        later = blocks * width + (steps > 0) * (width + 1)
+        return super().widest(columns, rank, max(first, later))
 
     def wide(self, rank: int, width: int, columns: int) -> int:
         """Eigenpairs that a shard sends for a merged start."""
@@ -201,10 +208,10 @@ class LocalRitz(_Ritz):
         proposal = "all+residual" if self.models else self.proposal
         return super(LocalRitz, replace(self, start="random", proposal=proposal)).for_sums()
 
-    def asked(self, width: int) -> int:
-        """Also columns that shards go on from, if all of them propose."""
-        parts = self.proposal.split("+")
-        return len(parts) * width + ("all" in parts) * (width + 1)
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Two where residuals join what is proposed; and steps, if all shards propose."""
+        return 1 + ("+" in self.proposal), self.steps * self.proposal.startswith("all")
 
     def forms(self, rank: int) -> tuple[Method, ...]:
         """More eigenpairs of each shard save rounds, fewer save bytes."""
