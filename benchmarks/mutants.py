@@ -76,6 +76,8 @@ PARTICIPATION = ("tests/faults/test_participation.py",)
 FEDERATION = "tests/federation/test_{}.py".format
 ANY_FORMAT = FEDERATION("engine") + "::test_files_may_be_of_any_format"
 AGENT = (FEDERATION("agent"), ANY_FORMAT)
+AT_ONCE = (FEDERATION("only_sums"), FEDERATION("engine"), "-k", "at_once")
+REFUSING = (FEDERATION("only_sums"), "-k", "shows_more_than_sums")
 HOSTILE = (
     FEDERATION("damaged_frames"),
     "-k",
@@ -947,9 +949,46 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ]),
     ("methods/local_ritz.py", MODEL, [
         ("if self.models:\n            return pairs", "if False:\n            return pairs"),
+        ("whole = found == problem.rows <= kept", "whole = wide >= max(problem.sizes)"),
+        ("whole = found == problem.rows <= kept", "whole = problem.rows <= kept"),
+        ("kept = 2 * wide if self.models else wide", "kept = 2 * wide"),
+        ("kept = 2 * wide if self.models else wide", "kept = wide"),
         ("if self.start != \"merged\" or not self.models:", "if not self.models:"),
         ("if self.start != \"merged\" or not self.models:", "if self.start != \"merged\":"),
         ("return self.proposal == \"model\"", "return False"),
+    ]),
+    ("methods/local_ritz.py", AT_ONCE, [
+        ("first = self.wide(rank, width, columns) if merged else width", "first = width"),
+        ("max(first, later)", "first"),
+        ("later = blocks * width + (", "later = width + ("),
+        ("(steps > 0) * (width + 1)", "(steps > 0) * width"),
+    ]),
+    ("methods/local_ritz.py", ("tests/test_planning.py", "-k", "random_start"), [
+        ("(blocks + 2 * (steps > 0)) * block", "blocks * block"),
+        ("(blocks + (steps > 0)) * block", "blocks * block"),
+        ("if steps and not problem.only_sums:", "if False:"),
+        ("if steps and not problem.only_sums:", "if steps:"),
+    ]),
+    ("methods/base.py", AT_ONCE, [
+        ("return width + self.state_type.PROBES * self.sends_probes", "return width"),
+        ("return width + self.state_type.PROBES * self.sends_probes",
+         "return width + 2 * self.sends_probes"),
+    ]),
+    ("methods/block_lanczos.py", AT_ONCE, [
+        ("return max(width, min(BLOCK, width) + self.state_type.PROBES)",
+         "return width + self.state_type.PROBES"),
+    ]),
+    ("methods/costs.py", (FEDERATION("only_sums"), "-k", "a_plan_has"), [
+        ("    if problem.only_sums:\n        methods", "    if False:\n        methods"),
+    ]),
+    ("planning.py", (FEDERATION("only_sums"), "-k", "a_plan_has"), [
+        ("only_sums=place.only_sums,", "only_sums=False,"),
+    ]),
+    ("methods/auto.py", REFUSING, [
+        ("return True", "return False"),
+    ]),
+    ("methods/scaling.py", ("tests/test_planning.py", "-k", "not_finite"), [
+        ("if stats.bad is not None:", "if False:"),
     ]),
     ("methods/local_ritz.py", STOPPING, [
         ("certifies: ClassVar[bool] = True", "certifies: ClassVar[bool] = False"),

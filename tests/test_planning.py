@@ -60,6 +60,25 @@ def test_rounds_that_are_run_cost_what_was_predicted_for_so_many(method):
     assert account(row.ledger.phase("factors")) == account(result.ledger.phase("factors"))
 
 
+@pytest.mark.parametrize(
+    ("proposal", "engine"),
+    [("residual", "inline"), ("all", "inline"), ("all+residual", "inline"), ("all", "ring")],
+)
+def test_rounds_from_a_random_start_cost_what_was_predicted_for_so_many(proposal, engine):
+    values = 0.97 ** np.arange(80)
+    method = lp.LocalRitz(proposal=proposal, start="random", width=8)
+    problem = Problem(
+        sizes=(120,) * M, columns=80, entries=600 * 80, itemsize=8, rank=K, width=8, tol=1e-8,
+        memory=1e12, center=False, scale=None, latency=1e-3, bandwidth=1e9, flops=1e10,
+        only_sums=engine == "ring",
+    )  # fmt: skip
+    predicted = method.estimate(problem, Decay(values, 80, K, 8, 1e-8)).records
+    X = with_spectrum(600, np.sqrt(values))
+    result = lp.svd(X, K, method, workers=M, engine=engine, tol=0.0, max_rounds=3, rng=0)
+    took = account(result.ledger.phase("iterate"))
+    assert account(lp.Ledger(tuple(predicted[: len(took)]))) == took
+
+
 def test_a_shape_is_planned_like_data_but_for_the_spectrum():
     by_shape, by_data = lp.plan((N, D), K, workers=M), lp.plan(A, K, workers=M)
     assert by_shape["gram"].ledger == by_data["gram"].ledger
@@ -174,6 +193,15 @@ def test_a_sample_of_a_large_matrix_tells_its_spectrum(monkeypatch):
     plan, whole = lp.plan(X, 3, workers=4), lp.plan(X, 3, workers=4, memory="1GB")
     assert "sample of" in plan.basis
     assert 0.5 <= plan["dpi"].rounds / whole["dpi"].rounds <= 2
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("columns", [5, 3000])
+def test_data_that_are_not_finite_have_no_plan(columns, bad):
+    X = np.ones((4000, columns), np.float32)
+    X[1, 3] = bad
+    with pytest.raises(lp.DataError, match=r"NaN or infinity in column 3 .*fill in values"):
+        lp.plan(X, 2, workers=2)
 
 
 def test_the_spectrum_of_wide_sparse_data_is_looked_at():

@@ -182,12 +182,10 @@ def plan(
     >>> plan.choice.method, plan["gram"].bytes_up
     ('local_ritz:start=merged:40', 100101320.0)
     """
-    alpha, beta = _network(latency, bandwidth)
-    place = None
+    place = Place(0, *_network(latency, bandwidth), flops)
     if engine is not None or measure:
         given = {"latency": latency, "bandwidth": bandwidth, "flops": flops}
         place = Place.of(DEFAULT if engine is None else engine, measure, given)
-        alpha, beta, flops = place.latency, place.bandwidth, place.flops
     wanted = count_or_share("rank", rank)
     workers = None if workers is None else whole("workers", workers)
     width = None if width is None else whole("width", width)
@@ -213,29 +211,31 @@ def plan(
         memory=about.memory,
         center=bool(center),
         scale=scale,
-        latency=alpha,
-        bandwidth=beta,
-        flops=flops,
+        latency=place.latency,
+        bandwidth=place.bandwidth,
+        flops=place.flops,
         stored=about.stored,
-        at_once=0 if place is None else place.size,
+        only_sums=place.only_sums,
+        at_once=place.size,
     )
     question = (
         f"rank {rank} of {n} x {d} in {counted(len(problem.sizes), 'shard')} to {problem.tol:.0e}; "
         "bytes are per worker, with set-up and factors"
     )
     rows = tuple(cost for _, cost in costs(problem, about.values))
-    return Plan(rows, about.basis, question, "" if place is None else place.text)
+    return Plan(rows, about.basis, question, place.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run is planned to be: shards at once, and what is known of its speed."""
+    """Where a run is planned to be: shards at once (0 for all), and what is known of its speed."""
 
     size: int
     latency: float
     bandwidth: float
     flops: float
-    text: str
+    only_sums: bool = False
+    text: str = ""
 
     @classmethod
     def of(cls, address: Any, measure: bool, given: dict[str, Any]) -> Place:
@@ -255,7 +255,7 @@ class Place:
             engine.reckon_with(known)
             speeds = engine.latency, engine.bandwidth, engine.flops
             text = f"on {name} {told(*speeds)}, {how}"
-            return cls(engine.size, *speeds, text)
+            return cls(engine.size, *speeds, engine.only_sums, text)
         finally:
             if engine is not address:
                 engine.close()
@@ -285,10 +285,10 @@ class KnownData:
         scale: str | None,
         dtype: str | None,
         memory: int | str | None,
-        place: Place | None = None,
+        place: Place,
     ) -> KnownData:
         """Take the shape, or open the data and look at a part of them."""
-        shape, at_once = _shape(data), cores() if place is None else place.size
+        shape, at_once = _shape(data), place.size or cores()
         if shape is not None:
             n, d = shape
             if isinstance(rank, float):
@@ -377,7 +377,7 @@ def _network(latency: float | str, bandwidth: float | None) -> tuple[float, floa
         seconds, usual = real("latency", latency), NETWORKS["data centre"][1]
     rate = usual if bandwidth is None else real("bandwidth", bandwidth)
     if not (0 <= seconds < inf and rate > 0):
-        raise ValueError(f"latency={latency!r}, bandwidth={bandwidth!r}: both must be above 0")
+        raise ValueError(f"latency={latency!r} may be 0, and bandwidth={bandwidth!r} must be above")
     return seconds, rate
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from localpower.core.errors import DataError, DataHint, warn
 from localpower.core.text import size
 from localpower.data.source import Source
-from localpower.methods import CERTIFIED, Auto, Method
+from localpower.methods import CERTIFIED, Method
 from localpower.methods.base import REGISTRY
 from localpower.options import Faults
 from localpower.worker.shard import is_sparse
@@ -85,13 +85,11 @@ def reuses(method: Method, rank: float, faults: Faults, checkpoint: bool) -> boo
 
 def method_for_sums(method: Method) -> Method:
     """The form of a method that works with sums."""
-    if isinstance(method, Auto):
-        return method
     found = method.for_sums()
     if found is None:
         known = [name for name, form in REGISTRY.items() if form.build().for_sums() is not None]
         raise ValueError(
             f"method='{method}' needs replies of single shards, and this engine shows sums over "
-            f"all shards only: take 'auto', {', '.join(map(repr, known))}, in float64"
+            f"all shards only: take one of {', '.join(map(repr, known))}, in float64"
         )
     return found

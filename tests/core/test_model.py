@@ -252,6 +252,17 @@ def test_a_plan_sends_fewer_pairs_where_bytes_cost_and_more_where_rounds_do():
     assert slow_line[1] > far[1]
 
 
+@pytest.mark.parametrize(("rows", "shards"), [(36, 4), (36, 1), (60, 4), (200, 20)])
+def test_few_rows_take_one_round_where_merging_keeps_them_all(rows, shards):
+    X = np.random.default_rng(0).standard_normal((rows, 400)) * 0.99 ** np.arange(rows)[:, None]
+    plan = lp.plan(X, 5, workers=shards, latency=1.0)
+    assert plan["local_ritz"].rounds == 1  # with as many pairs as that takes
+    assert (plan["block_krylov"].rounds == 1) == (rows <= 40)  # it keeps no more than one sends
+    result = lp.svd(X, 5, plan["local_ritz"].method, workers=shards, tol=1e-8, rng=0)
+    assert result.converged
+    assert len(result.history) == 1
+
+
 def test_a_plan_keeps_what_was_asked_for():
     assert lp.LocalRitz(start="merged:30").forms(5) == (lp.LocalRitz(start="merged:30"),)
     assert lp.LocalRitz(proposal="all").forms(5) == (lp.LocalRitz(proposal="all"),)

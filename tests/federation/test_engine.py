@@ -199,6 +199,24 @@ def test_without_masks_everything_is_as_on_other_engines(tmp_path):
             lp.pca("sites", 2, "dpi", engine=engine, max_rounds=9, rng=0)
 
 
+def test_auto_asks_sites_for_no_more_columns_at_once_than_they_answer(tmp_path):
+    X = np.random.default_rng(0).standard_normal((405, 60)) * np.arange(1, 61) ** -0.3
+    engine = engine_of(sites(tmp_path, np.split(X, 3)))
+    engine.latency = 1.0  # `block_krylov` takes the fewest rounds, but asks for 14 columns
+    found = lp.svd("sites", 5, engine=engine, tol=1e-6, rng=0)
+    assert found.converged
+    assert found.run["method"] == "block_lanczos"
+
+
+def test_auto_asks_sites_without_masks_for_no_more_eigenpairs_at_once_than_they_answer(tmp_path):
+    tasks = ("Describe", "Prepare", "PowerSteps", "Triangle", "LeadingFactor")
+    parts = thirds(n=1500, d=300, decay=0.97)
+    agents = sites(tmp_path, parts, secure_sum="optional", tasks=tasks)
+    found = lp.pca("sites", 5, engine=engine_of(agents, secure="off"), tol=1e-8, rng=0)
+    assert found.converged
+    assert found.run["options"]["start"] == "merged:20"  # `merged` asks for 80 columns
+
+
 def test_masks_are_off_only_if_every_site_agrees(tmp_path):
     agents = sites(tmp_path, thirds(), secure_sum="optional")
     agents[2] = again(agents[2], secure_sum="required")

@@ -10,6 +10,8 @@ from scipy import sparse
 import localpower as lp
 from localpower.core.errors import DataError, EngineError
 from localpower.engines.ring import InlineRing
+from localpower.federation.questions import columns_of
+from localpower.methods.base import method_from
 from localpower.methods.scaling import summed
 from localpower.worker.shard import Shard
 from localpower.worker.tasks import Triangle
@@ -155,6 +157,7 @@ REFUSED = {
     "uda": ({}, "needs replies of single shards"),
     "local_ritz:proposal=anchor": ({}, "needs replies of single shards"),
     "dpi:wire=float32": ({}, "in float64"),
+    "auto:wire=float32": ({}, "take one of 'auto', .* in float64"),
     "local_ritz:start=merged:20": ({}, "needs replies of single shards"),
     "gram": ({"scale": "max"}, "take scale='std'"),
     "dpi": ({"return_u": True}, "project rows where they are"),
@@ -170,6 +173,36 @@ def test_what_shows_more_than_sums_is_refused_before_anything_is_asked(method):
     with pytest.raises(ValueError, match=text):
         lp.svd(rows(), 3, method, engine=engine, workers=3, **how)
     assert not engine.rows
+
+
+def test_a_plan_has_what_works_with_sums():
+    plan = lp.plan((900, 30), 3, workers=3, engine="ring")
+    assert {"gram", "dpi", "block_lanczos"} < {row.method for row in plan}
+    for row in plan:
+        assert lp.svd(rows(), 3, row.method, engine="ring", workers=3, max_rounds=1, tol=0, rng=0)
+
+
+class Noted(InlineRing):
+    """Notes how many columns of products it is asked for at once."""
+
+    asked = 0
+
+    def sum(self, task):
+        self.asked = max(self.asked, columns_of(task.task, self.columns))
+        return super().sum(task)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["dpi", "block_lanczos", "block_krylov", "local_ritz", "local_ritz:proposal=all",
+     "local_ritz:proposal=residual"],
+)  # fmt: skip
+def test_a_method_says_how_many_columns_it_asks_for_at_once(method):
+    X = np.random.default_rng(0).standard_normal((3000, 120)) * np.arange(1, 121) ** -0.3
+    engine = Noted()
+    how = {"tol": 1e-8, "workers": 4, "max_rounds": 60, "rng": 0}
+    assert lp.svd(X, 5, method, engine=engine, **how).converged
+    assert engine.asked == method_from(method).for_sums().widest(120, 5, 10)
 
 
 def test_the_engine_itself_shows_no_single_reply():

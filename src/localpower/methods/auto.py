@@ -43,6 +43,11 @@ class Auto(Method):
     about: ClassVar[str] = "the one that is predicted to be cheapest"
     grows: ClassVar[bool] = True
 
+    @property
+    def only_sums(self) -> bool:
+        """It takes a method that works there."""
+        return True
+
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         raise NotImplementedError("choose a method first")
 

@@ -190,9 +190,9 @@ class Method(ABC):
         """Entries of the largest matrix that it forms, where that grows faster than the columns."""
         return 0
 
-    def widest(self, columns: int, width: int) -> int:
+    def widest(self, columns: int, rank: int, width: int) -> int:
         """Columns of products that it asks shards for at once, at the most."""
-        return width + 2 * self.sends_probes
+        return width + self.state_type.PROBES * self.sends_probes
 
     def first_rank(self, columns: int, limit: int) -> int:
         """How many components to begin with where a share is asked for, `limit` at the most.

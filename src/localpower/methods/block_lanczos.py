@@ -125,6 +125,10 @@ class BlockLanczos(Method):
     def workspace(self, columns: int, width: int) -> float:
         return (6 + RESTART + 1) * columns * width * 8
 
+    def widest(self, columns: int, rank: int, width: int) -> int:
+        """A block and probes, or the answer; blocks are wider only where values repeat."""
+        return max(width, min(BLOCK, width) + self.state_type.PROBES)
+
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """Two columns more for each that is asked for; probes once the answer is near."""
         wide = min(BLOCK, problem.width)

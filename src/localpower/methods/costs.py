@@ -249,8 +249,11 @@ def costs(
     known = DECAY ** np.arange(min(d, SMALL)) if values is None else values
     most = min(d, max(problem.rows, problem.width))
     decay = Decay(known, most, problem.rank, problem.width, problem.tol)
-    every = methods or (form.build(**form.kind.planned) for form in REGISTRY.values())
-    found = [min(forms, key=_merit) for each in every if (forms := _forms(problem, decay, each))]
+    if methods is None:
+        methods = (form.build(**form.kind.planned) for form in REGISTRY.values())
+    if problem.only_sums:
+        methods = [summing for each in methods if (summing := each.for_sums()) is not None]
+    found = [min(forms, key=_merit) for each in methods if (forms := _forms(problem, decay, each))]
     return sorted(found, key=_merit)
 
 
@@ -273,7 +276,7 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
     need, reaches, note = method.workspace(problem.columns, problem.width), estimate.reaches, ""
     if need > problem.memory:
         reaches, note = False, f"takes {size(need)} of memory, {size(problem.memory)} are there"
-    if method.widest(problem.columns, problem.width) > problem.most_columns:
+    if method.widest(problem.columns, problem.rank, problem.width) > problem.most_columns:
         reaches, note = False, "asks for more columns at once than shards answer"
     seconds = (
         ledger.hops * problem.latency

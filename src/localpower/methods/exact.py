@@ -83,7 +83,7 @@ class _Exact(Method):
     def largest(self, columns: int, rank: int) -> int:
         return columns**2
 
-    def widest(self, columns: int, width: int) -> int:
+    def widest(self, columns: int, rank: int, width: int) -> int:
         return columns
 
 

@@ -32,7 +32,7 @@ from localpower.methods.state import State
 from localpower.methods.work import ROUND, eigenvectors, orthonormal, singular_vectors
 from localpower.worker.local_matrix import DUAL_ENTRIES, GRAM_COLUMNS, OVERSAMPLED, PASSES
 
-FORMS = (4, 8, 32)  # times the rank: other numbers of eigenpairs that a plan chooses among
+FORMS = (4, 8, 32)  # times the rank: other numbers of eigenpairs that a plan may choose
 LOOKED = 5  # rounds that are done to look at leading eigenvalues
 MERGED_ERROR = 0.03  # sine that a merged start leaves, times (σ_{w+1}/σ_k)^1.5
 
@@ -79,9 +79,10 @@ class _Ritz(Method):
             return self._estimate_random(problem, decay)
         d, k, m = problem.columns, problem.rank, len(problem.sizes)
         wide = self.wide(k, problem.width, d)
-        whole = wide >= max(problem.sizes)  # shards send all that they have
-        rounds = 1 if whole else rounds_after_merging(decay, wide)
         found = sum(min(s, wide) for s in problem.sizes)
+        kept = 2 * wide if self.models else wide
+        whole = found == problem.rows <= kept  # shards send all that they have, and it is kept
+        rounds = 1 if whole else rounds_after_merging(decay, wide)
         first = min(max(found, problem.width), wide)
         if self.models:
             first = min(first, enough(decay.values, k, problem.width, wide))
@@ -91,7 +92,7 @@ class _Ritz(Method):
         flops = leading_flops(problem, wide) + self._merging(problem, wide, found)
         if rounds > 1:
             flops += problem.product(first) + (rounds - 2) * problem.product(k)
-            space, factor = first + k * (rounds - 2) // 2, min(found, 2 * wide) * self.models
+            space, factor = first + k * (rounds - 2) // 2, min(found, kept) * self.models
             flops += (rounds - 1) * round_flops(problem, space, factor)
         return Estimate(records, flops)
 
@@ -109,16 +110,32 @@ class _Ritz(Method):
         """Blocks of the full width, from Gaussian columns."""
         degree = decay.degree(sqrt(decay.columns * decay.rank))
         rounds = min(1 + ceil(degree), ceil(decay.columns / problem.width))
-        block = problem.columns * problem.width
-        records = [problem.round("PowerSteps", block, block)] * rounds
-        space = min(rounds, RESTART) * problem.width // 2
-        work = problem.product(problem.width) + round_flops(problem, space)
-        return Estimate(records, rounds * work)
+        block, (blocks, steps) = problem.columns * problem.width, self.parts
+        down, up = (blocks + 2 * (steps > 0)) * block, (blocks + (steps > 0)) * block
+        later = problem.round("Refine" if steps else "PowerSteps", down, up)
+        records = [problem.round("PowerSteps", block, block)]
+        if steps and not problem.only_sums:  # what the anchor proposes at first
+            records.append(problem.round("Refine", 2 * block, block, only=1))
+        records += [later] * (rounds - 1)
+        space = min(rounds, RESTART) * blocks * problem.width // 2
+        work = problem.product(blocks * problem.width) + steps * problem.product(problem.width)
+        return Estimate(records, rounds * (work + round_flops(problem, space)))
 
     @property
     def models(self) -> bool:
         """Whether what was merged is a model at the server, of which little is multiplied."""
         return False
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Blocks of the width that are multiplied in a later round, and local steps of all."""
+        return 1, 0
+
+    def widest(self, columns: int, rank: int, width: int) -> int:
+        (blocks, steps), merged = self.parts, start_of(self.start)[0] == "merged"
+        first = self.wide(rank, width, columns) if merged else width
+        later = blocks * width + (steps > 0) * (width + 1)
+        return super().widest(columns, rank, max(first, later))
 
     def wide(self, rank: int, width: int, columns: int) -> int:
         """Eigenpairs that a shard sends for a merged start."""
@@ -192,9 +209,10 @@ class LocalRitz(_Ritz):
         proposal = "all+residual" if self.models else self.proposal
         return super(LocalRitz, replace(self, start="random", proposal=proposal)).for_sums()
 
-    def widest(self, columns: int, width: int) -> int:
-        proposed = width + 1 if self.proposal.startswith("all") else 0
-        return super(LocalRitz, self).widest(columns, width) + proposed
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Two where residuals join what is proposed; and steps, if all shards propose."""
+        return 1 + ("+" in self.proposal), self.steps * self.proposal.startswith("all")
 
     def forms(self, rank: int) -> tuple[Method, ...]:
         """More eigenpairs of each shard save rounds, fewer save bytes."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from localpower.core.errors import DataError
 from localpower.core.linalg import EPS, Array
 from localpower.core.ring import UNIT_BITS
 from localpower.engines.base import Engine
@@ -103,6 +104,11 @@ class Columns:
 
 def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any]) -> Columns:
     """Decide shift and scale from the statistics of all rows, worked with as `dtype`."""
+    if stats.bad is not None:
+        raise DataError(
+            f"NaN or infinity in column {stats.bad[1]} (counted from 0); remove such rows or fill "
+            "in values before"
+        )
     plain = np.ldexp(stats.mean, stats.exponent)
     if scale is None:  # what is tiny beside the largest column may vanish
         stats = stats.in_units(_common(stats, center, dtype))
