@@ -107,7 +107,7 @@ def svd(
         (`Certificate.p`).
     max_rounds : int, optional
         The largest number of rounds of the method; 30 by default. ``"auto"`` takes as many as it
-        needs, and switches to another method if its own is too slow.
+        needs, up to 500, and switches to another method if its own is too slow.
     budget : Budget, optional
         Limits on bytes and seconds.
     center : bool
