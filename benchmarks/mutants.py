@@ -1477,7 +1477,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("masks.derived(seed, b\"localpower federation 1 noise\"", "masks.derived(bytes(32), b\"localpower federation 1 noise\""),
     ]),
     ("federation/runs.py", FLOAT32, [
-        ("for offer in self.roster.offers).name", "for offer in self.roster.offers[:1]).name"),
+        ("for offer in self.roster.offers).name", "for offer in self.roster.offers[1:]).name"),
     ]),
     ("federation/runs.py", RECOVERY, [
         ("\"offer\", \"roster\", \"prepare\", \"dealt\")", "\"offer\", \"roster\", \"prepare\")"),
