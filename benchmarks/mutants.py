@@ -978,6 +978,13 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("return max(width, min(BLOCK, width) + self.state_type.PROBES)",
          "return width + self.state_type.PROBES"),
     ]),
+    ("methods/local_power.py", ("tests/test_planning.py", "-k", "no_method_asks"), [
+        (".widest(columns, rank, width) + width", ".widest(columns, rank, width)"),
+        ("return 2 * width  #", "return width  #"),
+    ]),
+    ("methods/randomized.py", ("tests/test_planning.py", "-k", "no_method_asks"), [
+        ("return 2 * sketch_width(", "return sketch_width("),
+    ]),
     ("methods/costs.py", (FEDERATION("only_sums"), "-k", "a_plan_has"), [
         ("    if problem.only_sums:\n        methods", "    if False:\n        methods"),
     ]),

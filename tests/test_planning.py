@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import with_options, with_spectrum
+from helpers import METHODS, with_options, with_spectrum
 
 import localpower as lp
-from localpower.methods import Auto, Decay, Problem
+from localpower.engines.inline import Inline
+from localpower.federation.questions import columns_of
+from localpower.methods import Auto, Decay, Problem, method_from
 from localpower.methods.costs import costs
 from localpower.methods.local_ritz import rounds_after_merging
 from localpower.paper import datasets as registry
@@ -91,6 +93,32 @@ def test_own_shards_are_planned_for():
     assert (
         lp.plan(blocks, K)["uda"].ledger.words_up == lp.svd(blocks, K, method="uda").ledger.words_up
     )
+
+
+class Asked(Inline):
+    """Notes the most columns of products that a question asks for."""
+
+    most = 0
+
+    def map(self, task, order=None):
+        self.most = max(self.most, columns_of(task.task.for_shard(0), self.columns))
+        return super().map(task, order)
+
+
+ASKING = [*METHODS, "local_ritz:start=random,proposal=all+residual", "block_krylov:start=random",
+          "local_ritz:start=random,proposal=all", "local_ritz:proposal=anchor+residual",
+          "local_power:align_at=worker,schedule=halving"]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ASKING)
+def test_no_method_asks_for_more_columns_at_once_than_it_says(method):
+    flat = np.random.default_rng(1).standard_normal((400, 60))  # nothing is proven: probes are sent
+    engine = Asked()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lp.ConvergenceWarning)
+        result = lp.svd(flat, 2, method, tol=1e-4, max_rounds=40, workers=4, engine=engine, rng=0)
+    said = method_from(method).widest(60, 2, result.run["width"])
+    assert 2 <= engine.most <= said <= max(2 * engine.most, 60)
 
 
 def test_the_rows_that_reach_the_tolerance_come_first_by_seconds():

@@ -30,6 +30,14 @@ METHODS = ["auto", "gram", "block_krylov", "block_lanczos", "dpi", "local_ritz",
 BASIS = np.eye(12)[:, :2].copy()
 
 
+@pytest.mark.parametrize("count", [130, 200, 230])
+def test_auto_takes_a_method_whose_questions_sites_answer(tmp_path, count):
+    rng = np.random.default_rng(1)
+    parts = [rng.standard_normal((count, 60)) for _ in NAMES]
+    result = lp.svd("sites", 2, engine=engine_of(sites(tmp_path, parts)), tol=1e-6, rng=0)
+    assert result.converged
+
+
 def same(a, b):
     for name in ("components", "singular_values", "basis", "mean", "explained_variance"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))

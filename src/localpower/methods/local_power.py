@@ -128,6 +128,9 @@ class LocalPower(Method):
         """Workers align."""
         return super(LocalPower, replace(self, align_at="worker")).for_sums()
 
+    def widest(self, columns: int, rank: int, width: int) -> int:
+        return super(LocalPower, self).widest(columns, rank, width) + width  # first step, too
+
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         schedule = parse(self.schedule, self.steps)
         return _iterate(engine, start, schedule, self.align, self.align_at, self.wire)
@@ -205,6 +208,9 @@ class OneShot(Method):
     def for_sums(self) -> Method | None:
         """Workers align."""
         return super(OneShot, replace(self, align_at="worker")).for_sums()
+
+    def widest(self, columns: int, rank: int, width: int) -> int:
+        return 2 * width  # first step, too
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
         schedule = {0: self.steps}

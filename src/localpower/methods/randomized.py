@@ -60,6 +60,9 @@ class RandomizedSVD(Method):
     def largest(self, columns: int, rank: int) -> int:
         return columns * sketch_width(columns, rank)
 
+    def widest(self, columns: int, rank: int, width: int) -> int:
+        return 2 * sketch_width(columns, rank)
+
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
         """A product, triangles, and a projection."""
         d, wide = problem.columns, sketch_width(problem.columns, problem.rank)
