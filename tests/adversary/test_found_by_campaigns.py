@@ -198,3 +198,36 @@ def test_vectors_are_as_near_as_is_proven_also_where_lapack_takes_a_little_for_z
         P, V = np.linalg.eigh(A.T @ A)[1][:, :-1], result.components.T
         assert result.certificate.proven
         assert np.linalg.norm(P.T @ V) <= result.certificate.angle + 3 * EPS
+
+
+def hidden_beside_a_mean(seed, ratio=3e4, part=1e-13, shards=6, rows=40):
+    """Shards with a direction of their own; one that all share is larger, and weak in each.
+
+    Nearly all squares are those of a sorted column, which has a large mean.
+    """
+    rng, count = np.random.default_rng(seed), shards * rows
+    line = np.sort(rng.standard_normal(count))
+    whole = np.square(line - line.mean()).sum()
+    each = rng.standard_normal((2, shards, rows))
+    each -= each.mean(axis=2, keepdims=True)
+    each /= np.linalg.norm(each, axis=2, keepdims=True)
+    A = np.zeros((count, shards + 22))
+    A[:, 0] = line + ratio * line.std()
+    for i, values in enumerate(each[0]):
+        size = np.sqrt((2.0 if i == 0 else 1.2) * part * whole)
+        A[i * rows : (i + 1) * rows, 1 + i] = size * values
+    A[:, 1 + shards] = np.sqrt(4 * part * whole / shards) * each[1].ravel()
+    A[:, 2 + shards :] = np.sqrt(1e-3 * part * whole / count) * rng.standard_normal((count, 20))
+    return cut(A, shards)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps >= EPS, reason="no longer numbers here")
+def test_what_a_trace_has_lost_hides_no_direction():
+    method = "local_ritz:start=merged:2,width=2"
+    for seed in range(40):
+        parts = hidden_beside_a_mean(seed)
+        result = quietly(
+            parts, 2, method=method, tol=3e-2, center=True, certainty="proven", max_rounds=2, rng=0
+        )
+        sine = sine_to(centred(np.vstack(parts), None), result)
+        assert not result.certificate.proven or sine <= result.certificate.angle

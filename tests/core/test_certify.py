@@ -107,6 +107,15 @@ def test_the_trace_proves_the_angle_of_the_formula():
     assert found.proven
 
 
+@pytest.mark.parametrize(("left", "proven"), [(0.0, True), (0.5, False)])
+def test_a_trace_is_not_known_to_its_last_digits(left, proven):
+    """Sums of squares of rows with a mean are right to 64 units of rounding."""
+    values = np.array([1.0, 96 * EPS])
+    trace = 1.0 + (96 + 64 * left) * EPS
+    found = judged(ritz(values, np.zeros((6, 2))), rank=2, trace=trace, tol=0.5)
+    assert found.proven == proven
+
+
 def test_the_better_of_trace_and_bound_counts():
     both = judged(ritz(), trace=VALUES.sum() + 0.4, hidden=0.7)
     assert both.angle == judged(ritz(), trace=VALUES.sum() + 0.4).angle

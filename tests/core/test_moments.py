@@ -1,6 +1,8 @@
 """Column statistics equal the textbook's, however rows are split, and at any scale."""
 
 from fractions import Fraction
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
+from localpower.core.certificate import TRACED
 from localpower.worker import shard as shard_module
 from localpower.worker.moments import moments
 from localpower.worker.shard import Shard
@@ -283,3 +286,18 @@ def test_the_rows_themselves_are_not_changed(kind):
     before = X.copy()
     moments(Shard((X,), 2, np.dtype(float)))
     assert abs(X - before).max() == 0
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("ratio", [0.0, 1.0, 8.0, 30.0, 60.0, 1e3, 1e4, 6e4, 1e8])
+def test_squares_are_as_near_as_a_trace_is_said_to_be(shards, ratio):
+    """Of sorted rows, means of neighbours differ most, and so does what their rounding makes."""
+    for count in (12, 2000, 300_000):
+        rng = np.random.default_rng(count)
+        X = np.sort(rng.standard_normal((count, 1)), axis=0) + 1.2345 * ratio
+        parts = [moments(Shard((part,), 1, X.dtype)) for part in np.array_split(X, shards)]
+        found = reduce(add, parts)
+        rest = X.astype(np.longdouble) - X[0]
+        exact = np.square(rest - rest.mean(axis=0)).sum()
+        squares = np.ldexp(found.m2.astype(np.longdouble), 2 * found.exponent)
+        assert abs(squares - exact) <= TRACED * exact

@@ -32,6 +32,7 @@ from localpower.core.linalg import Array, eigen
 TINY = 1e-250  # rows are scaled: what is smaller is zero, and eps of it is a number yet
 SLACK = 10.0  # a reported error is never below the true one by more
 ROUNDING = 8.0  # units of eps·θ_1 that a residual cannot be told from zero below
+TRACED = 64 * 2.0**-52  # of a trace: its rounding, where means are up to 64 deviations
 # of the room that h has: what is claimed to be free of hidden values
 SHARES = (0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03, 0.01)
 
@@ -164,7 +165,7 @@ def certify(found: Ritz, rank: int, known: Known, tol: float, certainty: float) 
     zero = last + known.passing <= least_floor
     least = float(values[rank]) if len(values) > rank else 0.0
     left = max(known.trace - float(values.sum()), 0.0)
-    wrong = ROUNDING * known.eps * known.trace + known.noise
+    wrong = max(ROUNDING * known.eps, TRACED) * known.trace + known.noise
     wrong += float(np.sqrt(len(values))) * known.blur  # the trace of what is wrong inside
     hidden = min(known.hidden + floor, left + wrong)
     if len(values) >= known.columns:

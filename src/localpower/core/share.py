@@ -23,7 +23,7 @@ from math import ceil
 
 import numpy as np
 
-from localpower.core.certificate import ROUNDING, SHARES, TINY, Known, Ritz
+from localpower.core.certificate import ROUNDING, SHARES, TINY, TRACED, Known, Ritz
 from localpower.core.linalg import EPS, Array
 
 RAISED = (0.0, 0.01, 0.1, 0.5)  # of the room that the sum has: how far above its last value v is
@@ -82,7 +82,7 @@ class Share:
     @property
     def slack(self) -> float:
         """How much rounding may change a sum of squares of all rows."""
-        return ROUNDING * EPS * self.trace
+        return TRACED * self.trace
 
     def count(self, values: Array) -> int | None:
         """How many of these values it takes, in descending order; None where all are too few.

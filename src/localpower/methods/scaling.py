@@ -17,7 +17,7 @@ from localpower.core.errors import DataError
 from localpower.core.linalg import EPS, Array
 from localpower.core.ring import UNIT_BITS
 from localpower.engines.base import Engine
-from localpower.worker.moments import FAR, SMALLEST, Exponents, Moments
+from localpower.worker.moments import SMALLEST, Exponents, Moments
 from localpower.worker.sum_tasks import Spread, Sums
 from localpower.worker.tasks import Describe, Prepare
 
@@ -126,10 +126,6 @@ def columns(stats: Moments, center: bool, scale: str | None, dtype: np.dtype[Any
     merged = (np.ndim(stats.rest) == 0) & (stats.m2 > 0)  # a mean of one value is exact
     off = np.abs(mean) + 2 * EPS * np.where(merged, np.abs(stats.mean) * units, 0.0)
     noise = 2 * rows * float(np.square(off).sum()) if center else 0.0
-    if scale == "std" and np.ndim(stats.rest) == 0:  # means of shards are rounded when they merge
-        ratio = np.abs(stats.mean) / np.sqrt(np.where(stats.m2 > 0, stats.m2 / rows, np.inf))
-        part = np.where(ratio > FAR, EPS * ratio, 0.0)
-        noise += float((part * (squares + rows * np.square(mean))).sum())
     far, loss = False, 0.0
     if shift is not None:
         size, spread = np.abs(offset * units), np.sqrt(squares / rows + np.square(mean))

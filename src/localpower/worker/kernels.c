@@ -50,7 +50,7 @@ enum {
 };
 
 /* Another number whenever arguments of a function change: `kernels.py` calls no older library. */
-int kernel_interface(void) { return 2; }
+int kernel_interface(void) { return 3; }
 
 /* Bytes of a vector; 0 if this machine cannot run what is here. */
 int vector_bytes(void) { return !USABLE ? 0 : HAS_WIDE ? 64 : 32; }
@@ -287,14 +287,16 @@ ptrdiff_t gram_scratch(ptrdiff_t d) { return SQUARED * (d + WIDEST); }
 
 /* Least and largest entry of each column of B; mean of each column of unit * B and the sum of squared
  * deviations from it: group by group, merged by Chan's formula. What is rounded off where groups are
- * added is kept and added at last. Returns whether all is finite. `work` has room for 3d numbers. */
+ * added is kept: of sums it is added at last, of means before the next group. Returns whether all is
+ * finite. `work` has room for 4d numbers. */
 #define STATISTICS(T)                                                                              \
   TARGET int statistics_##T(const T *restrict B, ptrdiff_t n, ptrdiff_t d, double unit,            \
                             T *restrict low, T *restrict high, double *restrict mean,              \
                             double *restrict m2, double *restrict work) {                          \
     int bad = 0;                                                                                   \
-    double *center = work, *square = work + d, *lost = work + 2 * d;                               \
-    for (ptrdiff_t j = 0; j < d; j++) low[j] = high[j] = B[j], mean[j] = m2[j] = lost[j] = 0;      \
+    double *center = work, *square = work + d, *lost = work + 2 * d, *rest = work + 3 * d;         \
+    for (ptrdiff_t j = 0; j < d; j++)                                                              \
+      low[j] = high[j] = B[j], mean[j] = m2[j] = lost[j] = rest[j] = 0;                            \
     for (ptrdiff_t i = 0; i < n; i += MAX_GROUP, B += MAX_GROUP * d) {                             \
       ptrdiff_t m = i + MAX_GROUP < n ? MAX_GROUP : n - i;                                         \
       for (ptrdiff_t j = 0; j < d; j++) center[j] = square[j] = 0;                                 \
@@ -314,8 +316,10 @@ ptrdiff_t gram_scratch(ptrdiff_t d) { return SQUARED * (d + WIDEST); }
         }                                                                                          \
       double share = (double)m / (i + m);                                                          \
       for (ptrdiff_t j = 0; j < d; j++) {                                                          \
-        double delta = center[j] - mean[j];                                                        \
-        mean[j] += share * delta;                                                                  \
+        double delta = center[j] - mean[j] - rest[j], step = share * delta + rest[j];              \
+        double before = mean[j];                                                                   \
+        mean[j] = before + step;                                                                   \
+        rest[j] = step - (mean[j] - before);                                                       \
         double more = square[j] + i * share * delta * delta, sum = m2[j] + more, part = sum - m2[j]; \
         lost[j] += (m2[j] - (sum - part)) + (more - part);                                         \
         m2[j] = sum;                                                                               \

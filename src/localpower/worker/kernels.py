@@ -22,7 +22,7 @@ from localpower.core.linalg import short_gram
 
 Array = NDArray[np.floating[Any]]
 
-INTERFACE = 2  # of `kernels.c`
+INTERFACE = 3  # of `kernels.c`
 NARROW, WIDE = 32, 64  # bytes of the vectors that there are kernels for
 PANEL = 3  # vectors of Z that the compiled kernel works on at once
 MANY_ROWS = 128  # from here on it pays to bring Z into the order that the compiled kernel needs
@@ -154,7 +154,7 @@ def statistics(block: Array, unit: float) -> tuple[Array, Array, Array, Array] |
     Also the means of the block times `unit`, and sums of squared deviations from them.
     """
     low, high = np.empty((2, block.shape[1]), block.dtype)
-    mean, m2, *work = np.empty((5, block.shape[1]))
+    mean, m2, *work = np.empty((6, block.shape[1]))
     if LIBRARY is None:
         with np.errstate(over="ignore", invalid="ignore"):
             block.min(axis=0, out=low), block.max(axis=0, out=high)

@@ -25,8 +25,7 @@ SMALLEST = -1000  # exponent of a shard without a nonzero entry
 SAFE = 30  # exponents up to which squares can be added as they are, those of small entries too
 ALIKE = 300  # exponents that columns may differ by and have one unit: squares of the small are safe
 VANISHING = 2.0**-900  # means and squares below would leave the number format soon
-FAR = 2.0**6  # deviations: of a larger mean, sums of entries lose too many digits
-SPLIT = 2.0**16  # deviations: of a larger mean, so does the mean itself
+FAR = 2.0**6  # deviations: of a larger mean, sums of entries lose too many digits, as does itself
 
 Exponents = NDArray[np.integer[Any]]
 
@@ -215,7 +214,7 @@ def _refined(block: Any, found: Moments) -> Moments:
 def _is_split(mean: Array, m2: Array, rows: int) -> bool:
     """Whether a mean is so large that its last digit counts; not that of a single value."""
     spread = np.sqrt(m2 / max(rows, 1))
-    return bool(((SPLIT * spread < np.abs(mean)) & (spread > 0)).any())
+    return bool(((FAR * spread < np.abs(mean)) & (spread > 0)).any())
 
 
 def _exponent(peak: Array) -> int | Exponents:
