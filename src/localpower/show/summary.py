@@ -16,7 +16,7 @@ import numpy as np
 from localpower.core.ledger import Record
 from localpower.core.linalg import Array
 from localpower.core.text import counted, power
-from localpower.stopping import REASONS
+from localpower.stopping import REASONS, remedy_of
 
 if TYPE_CHECKING:
     from localpower.result import Result
@@ -260,9 +260,9 @@ RESIDUAL = (
 )
 
 
-def advice_of(reason: str) -> str:
-    """What to change where a run ended too early, as a sentence."""
-    remedy = REASONS[reason].remedy
+def advice_of(reason: str, method: str) -> str:
+    """What to change where a run of a method ended too early, as a sentence."""
+    remedy = remedy_of(reason, method)
     return f"{remedy[:1].upper()}{remedy[1:]}." if remedy else ""
 
 
@@ -386,7 +386,7 @@ def verdict(result: Result) -> Verdict:
 
 def _ended(run: Mapping[str, Any], reason: str, last: Record, bound: float | None) -> Verdict:
     """What is known where nothing was certified that was asked for."""
-    meaning, remedy = REASONS[reason].meaning, advice_of(reason)
+    meaning, remedy = REASONS[reason].meaning, advice_of(reason, run["method"])
     tol, ended = float(run.get("tol") or 0.0), f"The run ended as {meaning}. "
     claim = "No angle is certified."
     if bound is not None:
@@ -403,7 +403,7 @@ def _ended(run: Mapping[str, Any], reason: str, last: Record, bound: float | Non
             "This method makes one estimate and tells nothing of its error, which may be large "
             "where shards differ."
         )
-        return Verdict("fair", "Nothing is certified", text, advice_of("end"))
+        return Verdict("fair", "Nothing is certified", text, advice_of("end", run["method"]))
     if last.angle is not None and run.get("certificate") is not None:
         text = (
             "The bound of the angle is still 1, which says nothing; the largest residual is "
