@@ -119,6 +119,18 @@ def synchronise(folder: Path) -> None:
             os.close(file)
 
 
+def check_writable(path: Path, given: str) -> None:
+    """Refuse a place for a file, before the work that would be lost; `given` is what users gave."""
+    try:
+        folder = path.parent
+        while not folder.exists():  # it is made when the file is
+            folder = folder.parent
+        try_to_write(folder / path.name, 1)
+    except OSError as error:
+        told = f"{error.strerror}; name a place that you may write to"
+        raise OSError(error.errno, told, given) from error
+
+
 def try_to_write(path: Path, size: int) -> None:
     """Write an unfinished file of so many zeros, and remove it; raises what is in the way."""
     stream = _locked_part(path)
