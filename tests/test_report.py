@@ -301,6 +301,9 @@ def test_columns_are_images_only_where_nothing_speaks_against_it():
     assert of(65, (5, 13)) == (5, 13)
     with pytest.raises(ValueError, match="grid=5x5 has 25 places, and there are 64 columns"):
         of(64, (5, 5))
+    for grid in ("8x8", 8, (6.4, 10)):
+        with pytest.raises(TypeError, match=r"grid=.* must be two whole numbers, as \(8, 8\)"):
+            of(64, grid)
 
 
 def test_pages_are_written_where_they_can_be(tmp_path):
@@ -309,6 +312,8 @@ def test_pages_are_written_where_they_can_be(tmp_path):
         result.report(tmp_path / "page.pdf")
     with pytest.raises(ValueError, match="make it first"):
         result.report(tmp_path / "none" / "page.html")
+    with pytest.raises(TypeError, match="path is of type ndarray: give a name; rows are data="):
+        result.report(A)
 
 
 def test_pictures_are_drawn_of_what_is_known(tmp_path):
@@ -322,6 +327,8 @@ def test_pictures_are_drawn_of_what_is_known(tmp_path):
         result.plot("scores")
     with pytest.raises(ValueError, match="kind='pie' is not known"):
         result.plot("pie")
+    with pytest.raises(ValueError, match=r"kind of type ndarray is not known: .* rows are data="):
+        result.plot(A)
 
 
 def test_a_legend_lies_on_no_part_of_a_picture():

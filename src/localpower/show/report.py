@@ -75,6 +75,8 @@ FRAME = (
 
 def page_path(path: str | os.PathLike[str]) -> Path:
     """Check that a page can be written to `path`."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path is of type {type(path).__name__}: give a name; rows are data=")
     return summary.output_path(path, "a page", (".html", ".htm"))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,7 +74,10 @@ def grid_of(result: Result, grid: tuple[int, int] | None) -> tuple[int, int] | N
     """
     d = result.components.shape[1]
     if grid is not None:
-        rows, columns = grid
+        try:
+            rows, columns = map(index, grid)
+        except (TypeError, ValueError):
+            raise TypeError(f"grid={grid!r} must be two whole numbers, as (8, 8)") from None
         if rows < 1 or columns < 1 or rows * columns != d:
             raise ValueError(
                 f"grid={rows}x{columns} has {rows * columns} places, and there are {d} columns; "
