@@ -56,8 +56,8 @@ def leave(number: int, frame: Any) -> NoReturn:
 
 
 def to_its_end(function: Callable[[], R]) -> R:
-    """Call a function in a thread, where signals do not interrupt it, only the wait for it."""
-    with ThreadPoolExecutor(1) as pool:
+    """Call a function in a thread, and hold signals back until it has ended, however many come."""
+    with undisturbed(), ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
 
 
