@@ -1,6 +1,7 @@
 """What the page and the pictures of a run show, and that it is true."""
 
 import re
+import resource
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -314,6 +315,20 @@ def test_pages_are_written_where_they_can_be(tmp_path):
         result.report(tmp_path / "none" / "page.html")
     with pytest.raises(TypeError, match="path is of type ndarray: give a name; rows are data="):
         result.report(A)
+
+
+def test_a_page_that_finds_no_room_leaves_the_one_before_and_is_named(tmp_path):
+    result, path = lp.svd(A, 2, rng=0), tmp_path / "page.html"
+    before = result.report(path).read_bytes()
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, usual[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*page\.html"):
+            result.report(path, A)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_pictures_are_drawn_of_what_is_known(tmp_path):

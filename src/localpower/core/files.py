@@ -40,6 +40,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
             os.replace(stream.name, path)
         synchronise(path.parent)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:  # the disk is full, for example
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         Path(stream.name).unlink(missing_ok=True)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from localpower.core.files import replacing
 from localpower.core.text import counted, duration, html_table, power, size
 from localpower.show import charts, scatter, shares, summary, svg
 from localpower.show.chart import Chart
@@ -50,7 +51,9 @@ def write(
     if path is None:
         return Page(page(result, data, grid, color, ids))
     target = page_path(path)
-    target.write_text(page(result, data, grid, color, ids), encoding="utf-8")
+    text = page(result, data, grid, color, ids)
+    with replacing(target) as stream:
+        stream.write(text.encode())
     return target
 
 
