@@ -19,6 +19,12 @@ def on_termination(handler: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
+def leave_interrupts() -> None:
+    """Ignore Ctrl-C, which a terminal sends to all: whoever started this process ends it."""
+    if _in_main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Hold signals back until the end, such as a second one while the first is heeded."""
