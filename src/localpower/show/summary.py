@@ -84,9 +84,8 @@ def grid_of(result: Result, grid: tuple[int, int] | None) -> tuple[int, int] | N
                 "give rows and columns whose product is that"
             )
         return rows, columns
-    names = result.run.get("names")
+    names, side = result.run.get("names"), isqrt(d)
     pixels = names is None or all(str(name).lower().startswith(("pix", "px")) for name in names)
-    side = isqrt(d)
     return (side, side) if side * side == d and d >= IMAGES and pixels else None
 
 
