@@ -41,6 +41,7 @@ A = np.random.default_rng(0).standard_normal((20, 6))
         ({"checkpoint": 5}, TypeError, r"checkpoint=5 must be the path of a file"),
         ({"scale": []}, ValueError, r"scale=\[\] is not known"),
         ({"callback": 5}, TypeError, r"callback=5 must be a function"),
+        ({"center": "no"}, TypeError, r"center='no' must be True or False"),
         ({"workers": 0}, ValueError, r"workers=0"),
         ({"scale": "unit"}, ValueError, r"scale='unit'.*max, minmax, std"),
         ({"engine": "cloud"}, ValueError, r"engine='cloud' is not known.*threads"),

@@ -292,11 +292,23 @@ def test_outputs_are_checked_before_the_work(rows, tmp_path):
         out = command("fit", rows, "-k", 2, "-o", path, "--max-rounds", 10**9)
         assert out.returncode == 2
         assert "a model is written into a folder" in out.stderr
+    for out in (["-o", tmp_path / "file" / "model"], ["--report", tmp_path / "gone" / "run.html"]):
+        refused = command("fit", tmp_path / "never.npy", "-k", 2, *out)
+        assert refused.returncode
+        assert str(out[1]) in refused.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "rows.npy"]
     assert command("fit", rows, "-k", 2, "-o", tmp_path / "model").returncode == 0
     out = command("transform", tmp_path / "model", rows, "-o", rows)
     assert out.returncode == 2
     assert "is also DATA" in out.stderr
     assert np.array_equal(np.load(rows), A)
+
+
+def test_a_page_that_cannot_be_made_costs_no_model(rows, tmp_path, capsys):
+    out = ["-o", str(tmp_path / "model"), "--report", str(tmp_path / "run.html")]
+    assert main(["fit", str(rows), "-k", "2", "--grid", "7x7", *out]) == 2
+    assert "grid=7x7 has 49 places" in capsys.readouterr().err
+    assert lp.Result.load(tmp_path / "model").run["rank"] == 2
 
 
 @pytest.fixture

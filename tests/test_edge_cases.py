@@ -225,3 +225,14 @@ def test_work_that_does_not_fit_in_memory_is_refused_before_it_is_begun(method, 
     X = sp.csr_array(([1.0, 2.0], ([0, 1], [0, columns - 1])), shape=(4, columns))
     with pytest.raises(lp.DataError, match=f"{columns} columns.*{method}.*raise memory="):
         lp.svd(X, 2, method=method, memory="16MiB")
+
+
+@pytest.mark.parametrize("method", ["auto", "tsqr", "gram", "local_ritz", "block_lanczos"])
+def test_more_components_than_columns_that_differ_converge_to_zeros(method):
+    different = np.random.default_rng(1).standard_normal((300, 5))
+    result = lp.pca(np.repeat(different, 4, axis=1), 8, method, tol=1e-8, workers=2, rng=0)
+    assert result.converged
+    values = 2 * np.linalg.svd(different - different.mean(axis=0), compute_uv=False)
+    assert np.abs(result.singular_values[:5] - values).max() < 100 * EPS * values[0]
+    assert result.singular_values[5:].max() < 100 * EPS * values[0]
+    assert result.certificate.vanishing

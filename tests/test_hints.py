@@ -60,6 +60,25 @@ def test_solvers_of_scikit_learn_are_answered_by_a_method_that_there_is(solver):
     assert lp.pca(A, 2, advised, rng=0).run["rank"] == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "advised"),
+    [
+        ({"deadline": 3}, "faults=localpower.Faults(deadline=3)"),
+        ({"seconds": 60}, "budget=localpower.Budget(seconds=60)"),
+        ({"resume": True}, "checkpoint=localpower.Checkpoint('run.ckpt', resume=True)"),
+        ({"epsilon": 1.0}, "privacy=localpower.Privacy(epsilon=1.0)"),
+    ],
+)
+def test_options_that_travel_together_are_answered_by_what_runs(
+    given, advised, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TypeError, match=": write ") as caught:
+        lp.pca(A, 3, **given)
+    assert str(caught.value).partition(": write ")[2] == advised
+    lp.pca(A, 3, rng=0, **eval(f"dict({advised})", {"localpower": lp}))
+
+
 def test_what_is_advised_works():
     assert lp.svd(A, 3, method="dpi:wire=float32,width=5", max_rounds=2, rng=0).run["width"] == 5
     assert lp.svd(A, 3, "local_power:steps=2,align=none", max_rounds=2, rng=0).history[0].steps == 2

@@ -1,6 +1,7 @@
 """What the page and the pictures of a run show, and that it is true."""
 
 import re
+import resource
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -301,6 +302,9 @@ def test_columns_are_images_only_where_nothing_speaks_against_it():
     assert of(65, (5, 13)) == (5, 13)
     with pytest.raises(ValueError, match="grid=5x5 has 25 places, and there are 64 columns"):
         of(64, (5, 5))
+    for grid in ("8x8", 8, (6.4, 10)):
+        with pytest.raises(TypeError, match=r"grid=.* must be two whole numbers, as \(8, 8\)"):
+            of(64, grid)
 
 
 def test_pages_are_written_where_they_can_be(tmp_path):
@@ -309,6 +313,22 @@ def test_pages_are_written_where_they_can_be(tmp_path):
         result.report(tmp_path / "page.pdf")
     with pytest.raises(ValueError, match="make it first"):
         result.report(tmp_path / "none" / "page.html")
+    with pytest.raises(TypeError, match="path is of type ndarray: give a name; rows are data="):
+        result.report(A)
+
+
+def test_a_page_that_finds_no_room_leaves_the_one_before_and_is_named(tmp_path):
+    result, path = lp.svd(A, 2, rng=0), tmp_path / "page.html"
+    before = result.report(path).read_bytes()
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, usual[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*page\.html"):
+            result.report(path, A)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_pictures_are_drawn_of_what_is_known(tmp_path):
@@ -322,6 +342,8 @@ def test_pictures_are_drawn_of_what_is_known(tmp_path):
         result.plot("scores")
     with pytest.raises(ValueError, match="kind='pie' is not known"):
         result.plot("pie")
+    with pytest.raises(ValueError, match=r"kind of type ndarray is not known: .* rows are data="):
+        result.plot(A)
 
 
 def test_a_legend_lies_on_no_part_of_a_picture():

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from localpower.core.checks import count_or_share, one_of, sine, whole
+from localpower.core.checks import count_or_share, flag, one_of, sine, whole
 from localpower.data.memory import budget as memory_budget
 from localpower.data.readers.foreign import engine_of, is_stream
 from localpower.data.reading import LazySource
@@ -266,7 +266,7 @@ def _asked(given: dict[str, Any]) -> Asked:
         certainty=certainty_of(given["certainty"]),
         max_rounds=None if most is None else min(whole("max_rounds", most), sys.maxsize),
         budget=one_object("budget", given["budget"], Budget),
-        center=bool(given["center"]),
+        center=flag("center", given["center"]),
         scale=given["scale"],
         workers=None if workers is None else whole("workers", workers),
         partition=partition_of(given["partition"]),

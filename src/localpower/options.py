@@ -32,8 +32,15 @@ OTHER_NAMES = {  # of arguments, as other libraries call them
     **dict.fromkeys(("n_workers", "n_jobs", "num_workers", "shards", "n_shards"), "workers"),
     **dict.fromkeys(("eps", "tolerance", "rtol", "atol"), "tol"),
     **dict.fromkeys(("solver", "svd_solver", "algorithm"), "method"),
-    **{"X": "data", "A": "data", "backend": "engine", "standardize": "scale"},
-    **{"centre": "center", "centered": "center", "verbose": "progress", "callbacks": "callback"},
+    **dict.fromkeys(("X", "A", "path", "file", "filename"), "data"),
+    **dict.fromkeys(("backend", "client", "cluster", "session", "comm"), "engine"),
+    **{
+        "standardize": "scale",
+        "centre": "center",
+        "centered": "center",
+        "verbose": "progress",
+        "callbacks": "callback",
+    },
 }
 OF_ESTIMATORS = (
     "whiten", "copy", "iterated_power", "n_oversamples", "power_iteration_normalizer",
@@ -306,6 +313,11 @@ def _hint(name: str, value: Any, told: Mapping[str, Any], known: list[str]) -> s
         joint = "," if ":" in method else ":"
         text = f"{method}{joint}{name}={option_text(value)}"
         return f", which is an option of a method: write {place}={text!r}"
+    for kind in (Budget, Faults, Checkpoint, Privacy):
+        if kind.__name__.lower() in known and name in (entry.name for entry in fields(kind)):
+            first = "'run.ckpt', " if kind is Checkpoint else ""
+            made = f"localpower.{kind.__name__}({first}{name}={written(value)})"
+            return f": write {kind.__name__.lower()}={made}"
     near = get_close_matches(name, known, 1)
     return f": did you mean {near[0]}?" if near else f": it has {', '.join(known)}"
 

@@ -56,8 +56,9 @@ REASONS: dict[str, Reason] = {
         given_up=True,
     ),
     "rounding": Reason(
-        "the last components are too small, compared with the first, for the precision of numbers",
-        f"give scale='std' if columns have different units, or take method='{EXACT.name}'",
+        "rounding allows this method no smaller angle",
+        "give a larger tol, or dtype='float64' if rows are float32; scale='std' if columns have "
+        f"different units; or take method='{EXACT.name}'",
         final=True,
         given_up=True,
     ),
@@ -190,6 +191,11 @@ def conclude(method: Method, outcome: Outcome, tol: float, stale: bool = False) 
     return reason
 
 
+def remedy_of(reason: str, method: str) -> str:
+    """What to do about a reason; a method that ended for it is no remedy."""
+    return REASONS[reason].remedy.removesuffix(f"; or take method='{method}'")
+
+
 def good_enough(outcome: Outcome, certainty: float) -> bool:
     """Whether nobody asked for more than rounding allows, and that is known to be good."""
     found = outcome.certificate
@@ -204,7 +210,7 @@ def warn_not_converged(reason: str, outcome: Outcome, tol: float, method: Method
     if found is not None:
         known = "proven" if found.proven else f"if nothing was missed (p = {found.p:.1g})"
         reached = f"the angle is at most {found.angle:.1e}, {known},"
-    remedy = REASONS[reason].remedy
+    remedy = remedy_of(reason, method.name)
     if reason == "max_rounds" and method.name != CERTIFIED.name:
         remedy += f", or {_OTHER}"
     rounds = len(outcome.history)

@@ -27,6 +27,7 @@ from localpower.options import certainty_of
 from localpower.planning import problem_of
 from localpower.progress import Progress
 from localpower.run import Run
+from localpower.show import summary
 from localpower.stopping import (
     NEAR,
     REASONS,
@@ -391,6 +392,20 @@ def test_what_was_not_reached_is_warned_of_with_the_remedy(reason):
     assert concluded("dpi", reason, FAR, tol=0.0) == (reason, [])
 
 
+def test_a_method_that_rounding_stopped_is_not_advised_and_what_is_advised_helps():
+    X = with_spectrum(60, [4, 3, 2, 1]).astype(np.float32)
+    with pytest.warns(lp.ConvergenceWarning, match="no smaller angle") as warned:
+        found = lp.svd(X, 2, "tsqr", tol=1e-9, workers=2, rng=0)
+    text = str(warned[0].message)
+    assert "method=" not in text
+    assert "give a larger tol, or dtype='float64' if rows are float32" in text
+    assert "method=" not in summary.verdict(found).advice
+    with lp.read(X, dtype="float64") as rows:
+        assert lp.svd(rows, 2, "tsqr", tol=1e-9, workers=2, rng=0).reason == "exact"
+    larger = 2 * found.certificate.angle
+    assert lp.svd(X, 2, "tsqr", tol=larger, workers=2, rng=0).reason == "exact"
+
+
 def test_exact_methods_are_exact_unless_rounding_keeps_them_from_the_tolerance():
     assert concluded("tsqr", "end", CLOSE) == ("exact", [])
     assert concluded("tsqr", "angle", CLOSE)[0] == "exact"
@@ -440,9 +455,7 @@ def test_a_last_value_between_zero_and_its_square_root_is_graded():
 @pytest.mark.parametrize("method", ["gram", "local_ritz", "block_lanczos", "dpi"])
 def test_values_that_their_squares_cannot_tell_from_zero_are_not_converged(method):
     graded = with_spectrum(60, [1, 1e-9, 1e-10, 1e-11])
-    with pytest.warns(
-        lp.ConvergenceWarning, match="too small, compared with the first, for the precision"
-    ):
+    with pytest.warns(lp.ConvergenceWarning, match="rounding allows this method no smaller angle"):
         lost = lp.svd(graded, 2, method=method, tol=1e-8, max_rounds=90, workers=2, rng=0)
     assert (lost.reason, lost.converged) == ("rounding", False)
     zero = with_spectrum(60, [1, 0, 0, 0])
@@ -538,7 +551,7 @@ def test_what_rounding_allows_is_taken_for_the_tolerance_unless_one_was_given():
     assert (free.reason, free.converged) == ("exact", True)
     assert free.run["tol"] == free.certificate.angle
     assert 1e-8 < free.certificate.angle < 1e-6
-    with pytest.warns(lp.ConvergenceWarning, match="too small, compared with the first"):
+    with pytest.warns(lp.ConvergenceWarning, match="rounding allows this method no smaller"):
         strict = lp.svd(rounded, 2, tol=1e-8, workers=2, rng=0)
     assert (strict.reason, strict.run["tol"]) == ("rounding", 1e-8)
 

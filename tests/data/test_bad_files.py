@@ -193,6 +193,12 @@ def deflated(data):
     return squeeze.compress(data) + squeeze.flush(zlib.Z_FULL_FLUSH)
 
 
+@case(".zip", "a zip file with rows.csv; unpack it, and give what is in it")
+def zip_of_text(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("rows.csv", "a,b\n1,2\n3,4\n")
+
+
 @case(".npz", "would unpack to 4", "save it again uncompressed")
 def npz_that_unpacks_to_4_gb(path):
     total = 250 << 24

@@ -175,5 +175,36 @@ def test_errors_name_the_call_that_takes_their_options(tmp_path):
     with pytest.raises(lp.DataError) as error:
         lp.read(path)
     assert "localpower.read" not in str(error.value)
+    with pytest.raises(lp.DataError, match="or missing='mean'") as error:
+        lp.pca(X, 2, rng=0).transform(np.where(X > 2, np.nan, X))
+    assert str(error.value).count("localpower.read(") == 1
     with pytest.raises(ValueError, match="memory='much' is not a size: give bytes, or text"):
         lp.read(X, memory="much")
+    with pytest.raises(ValueError, match="memory=nan is not a size: give bytes, or text"):
+        lp.read(X, memory=float("nan"))
+    assert lp.read(X, memory=2e9).memory == 2_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"header": "no"}, TypeError, "header='no' must be True or False"),
+        ({"header": 0}, TypeError, "header=0 must be True or False"),
+        ({"zero_based": 1}, TypeError, "zero_based=1 must be True or False"),
+        ({"n_features": -1}, ValueError, "n_features=-1 must be 0 or more"),
+        ({"n_features": "4"}, TypeError, "n_features='4' must be a whole number"),
+        ({"columns": [True, False, True, True]}, TypeError, "columns= has True, which is no name"),
+        ({"columns": np.array([True] * 4)}, TypeError, r"numpy\.flatnonzero\(mask\) for a mask"),
+        ({"drop": True}, TypeError, "drop= has True, which is no name or number"),
+        ({"drop": slice(2)}, TypeError, r"drop= has slice.* a list such as \['id', 0\]"),
+    ],
+)
+def test_what_is_no_option_of_reading_is_refused_and_not_guessed_at(options, error, message):
+    with pytest.raises(error, match=message):
+        lp.read(X, **options)
+
+
+def test_a_mask_of_columns_is_given_as_their_numbers():
+    mask = np.array([True, False, True, False])
+    with lp.read(FRAME, columns=np.flatnonzero(mask)) as rows:
+        assert rows.tables[0].names == tuple(FRAME.columns[mask])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from localpower.core.errors import DataError
+from localpower.core.errors import DataError, DataHint
 from localpower.data.reading import read
 from localpower.data.source import open_source
 from localpower.worker.shard import is_stored
@@ -273,8 +273,12 @@ def test_what_only_a_cluster_can_read_names_the_engine():
 
 def test_masked_entries_are_refused_and_an_empty_mask_is_not():
     masked = np.ma.masked_equal(X, 3.0)
-    with pytest.raises(DataError, match="data has masked entries"):
+    row, column = np.argwhere(X == 3.0)[0]
+    first = f"data has masked entries, the first in row {row}, column {column}; .* missing='drop'"
+    with pytest.raises(DataError, match=first):
         open_source(masked)
+    with pytest.warns(DataHint, match="1 of 4 rows are left out"):
+        assert read(masked, missing="drop").rows == 3
     (piece,) = open_source(np.ma.array(X)).pieces
     assert type(piece) is np.ndarray
     np.testing.assert_array_equal(piece, X)

@@ -1,5 +1,8 @@
 """The driver and the hosts, without a cluster; and engines that others register."""
 
+import os
+import signal
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +16,7 @@ from localpower.core.errors import EngineError, LocalPowerError
 from localpower.engines import ClusterEngine, Failure, ShardHost, register
 from localpower.engines.blas import BLAS_THREADS, OneThreadHost
 from localpower.engines.registry import ROWS, is_shared, name_of
+from localpower.engines.signals import to_its_end
 from localpower.worker.host import result_of
 from localpower.worker.tasks import Describe, PowerSteps
 
@@ -176,3 +180,17 @@ def test_a_host_on_a_worker_of_others_has_one_blas_thread_while_it_works(monkeyp
         assert set(threads()) == {2}
         assert set(host.attempt(threads)) == set(host.copy().attempt(threads)) == {1}
         assert set(threads()) == {2}
+
+
+def test_several_signals_do_not_end_the_wait_for_what_is_being_started():
+    complete = []
+
+    def start():
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        complete.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        to_its_end(start)
+    assert complete

@@ -36,6 +36,7 @@ from localpower.cli.table import Table, discard_output
 from localpower.comparison import compare
 from localpower.core.checks import sine
 from localpower.core.errors import DataHint, LocalPowerError, warn
+from localpower.core.files import check_writable
 from localpower.data.source import Source, files, open_source
 from localpower.engines.registry import connect, holds_rows
 from localpower.engines.signals import terminable
@@ -93,12 +94,12 @@ def fit(options: argparse.Namespace) -> None:
         warn(f"{hint}, or give each rank its own file, as in rows-{RANK}.npy", DataHint)
     _check(options)
     with Progress() as display, _rows(options, display) as rows:
-        result = _fit(options, rows, options.engine, display)
+        result = _saved(_fit(options, rows, options.engine, display), options)
         if options.report is not None:
             display.stage("writing the page")
             shown = None if options.privacy else rows
             result.report(options.report, shown, grid=options.grid)
-    _keep(result, options)
+    _tell(result, options)
 
 
 def _fit_at_sites(options: argparse.Namespace) -> None:
@@ -110,10 +111,10 @@ def _fit_at_sites(options: argparse.Namespace) -> None:
         )
     _check(options)
     with connect(options.engine) as engine, Progress() as display:
-        result = _fit(options, "sites", engine, display)
+        result = _saved(_fit(options, "sites", engine, display), options)
         if options.report is not None:
             result.report(options.report, grid=options.grid)
-    _keep(result, options)
+    _tell(result, options)
 
 
 def _fit_on_ranks(options: argparse.Namespace) -> None:
@@ -145,9 +146,10 @@ def _fit_on_ranks(options: argparse.Namespace) -> None:
             with Progress() as display, _rows(options, display) as rows:
                 result = _fit(options, rows, engine, display)
     if not rank:
+        result = _saved(result, options)
         if options.report is not None:
             result.report(options.report, grid=options.grid)
-        _keep(result, options)
+        _tell(result, options)
 
 
 def _fit(options: argparse.Namespace, rows: Any, engine: Any, progress: Progress | None) -> Result:
@@ -201,8 +203,11 @@ def _check(options: argparse.Namespace) -> None:
         folder = model_folder(options.output)
         for name in (ARRAYS, RUN):
             _refuse_as_data(folder / name, options.data)
+        check_writable(folder / ARRAYS, f"-o {folder}")
     if options.report is not None:
-        _refuse_as_data(page_path(options.report), options.data, "--report")
+        page = page_path(options.report)
+        _refuse_as_data(page, options.data, "--report")
+        check_writable(page, f"--report {page}")
     if options.checkpoint is not None:
         _refuse_as_data(Path(options.checkpoint), options.data, "--checkpoint")
 
@@ -224,12 +229,17 @@ def _refuse_as_data(output: Path, data: Sequence[str], option: str = "-o") -> No
             )
 
 
-def _keep(result: Result, options: argparse.Namespace) -> None:
+def _saved(result: Result, options: argparse.Namespace) -> Result:
+    """Write the model at once: what comes after it, such as the page, may fail."""
     if options.output is not None:
         how = {name: getattr(options, name) for name in READING}
         how = {name: given for name, given in how.items() if given is not None}
         result = replace(result, run={**result.run, "reading": how} if how else result.run)
         result.save(options.output)
+    return result
+
+
+def _tell(result: Result, options: argparse.Namespace) -> None:
     _show(result, options.json, options.output)
     shown = options.json or options.report is not None or not is_terminal(sys.stdout)
     if options.output is not None and not shown:

@@ -22,6 +22,13 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
+def flag(name: str, value: Any) -> bool:
+    """True or False, as such: a text such as "no" would count as true, and 0 may be a place."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={value!r} must be True or False")
+    return bool(value)
+
+
 def count_or_share(name: str, value: Any) -> int | float:
     """A whole number, 1 or more; or a share of the whole, a float between 0 and 1."""
     if not isinstance(value, float | np.floating):

@@ -40,6 +40,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
             os.replace(stream.name, path)
         synchronise(path.parent)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:  # the disk is full, for example
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         Path(stream.name).unlink(missing_ok=True)
 
@@ -117,6 +121,18 @@ def synchronise(folder: Path) -> None:
             os.fsync(file)
         finally:
             os.close(file)
+
+
+def check_writable(path: Path, given: str) -> None:
+    """Refuse a place for a file, before the work that would be lost; `given` is what users gave."""
+    try:
+        folder = path.parent
+        while not folder.exists():  # it is made when the file is
+            folder = folder.parent
+        try_to_write(folder / path.name, 1)
+    except OSError as error:
+        told = f"{error.strerror}; name a place that you may write to"
+        raise OSError(error.errno, told, given) from error
 
 
 def try_to_write(path: Path, size: int) -> None:

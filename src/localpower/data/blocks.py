@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from localpower.core.checks import flag
 from localpower.core.errors import DataError, DataHint, MissingExtra, warn
 from localpower.worker.shard import work_type
 
@@ -46,6 +47,9 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what no format knows."""
+        for name in ("header", "zero_based"):
+            if (value := getattr(self, name)) is not None:
+                flag(name, value)
         if self.dtype not in (None, "float32", "float64"):
             raise ValueError(f"dtype={self.dtype!r} is not known: take 'float32' or 'float64'")
         if self.missing not in (None, "drop", "mean", "error"):

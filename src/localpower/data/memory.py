@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 
 from localpower.core.machine import available
 
@@ -11,7 +12,7 @@ BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 SMALLEST = 1 << 24  # less is not worth the trouble: numpy alone takes more
 
 
-def budget(memory: int | str | None) -> int:
+def budget(memory: float | str | None) -> int:
     """Bytes that rows may take: as told, or half of what is free.
 
     Examples
@@ -29,9 +30,9 @@ def budget(memory: int | str | None) -> int:
     return size
 
 
-def _parse(memory: int | str) -> int | None:
-    if isinstance(memory, int) and not isinstance(memory, bool):
-        return memory
+def _parse(memory: float | str) -> int | None:
+    if isinstance(memory, int | float) and not isinstance(memory, bool):
+        return int(memory) if isfinite(memory) else None
     text = memory.strip().lower() if isinstance(memory, str) else ""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text)
     if match is None or match[2] not in UNITS | BINARY:

@@ -8,6 +8,9 @@ from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
+from localpower.core.checks import whole
 from localpower.core.errors import DataHint, warn
 from localpower.data.blocks import Options
 from localpower.data.memory import budget
@@ -182,8 +185,22 @@ def read(
     ...         lp.svd(rows, 1, method="dpi", rng=0).singular_values.round(2)
     array([111.84])
     """
-    columns = [columns] if isinstance(columns, str | int) else columns
-    drop = [drop] if isinstance(drop, str | int) else drop
+    columns, drop = _listed("columns", columns), _listed("drop", drop)
     options = Options(columns, drop, label, header, delimiter, dtype, key, zero_based, missing)
-    how = n_features, options, memory, cache, None, labels
+    how = whole("n_features", n_features, 0), options, memory, cache, None, labels
     return LazySource(data, *how) if is_lazy(data) else open_source(data, *how)
+
+
+def _listed(argument: str, given: Any) -> list[str | int] | None:
+    """Names or numbers of columns, one alone or several; a mask would be taken for 0 and 1."""
+    if given is None:
+        return None
+    try:
+        found = [given] if isinstance(given, str | int) else list(given)
+    except TypeError:
+        found = [given]
+    for each in found:
+        if isinstance(each, bool | np.bool_) or not isinstance(each, str | int | np.integer):
+            remedy = "give numpy.flatnonzero(mask) for a mask, or a list such as ['id', 0]"
+            raise TypeError(f"{argument}= has {each!r}, which is no name or number: {remedy}")
+    return found

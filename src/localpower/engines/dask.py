@@ -28,6 +28,7 @@ from localpower.core.linalg import FAN_IN
 from localpower.engines.blas import OneThreadHost
 from localpower.engines.cluster import grouped, items_of
 from localpower.engines.dask_cluster import FAILED, DaskWorkers, resource
+from localpower.engines.signals import leave_interrupts
 from localpower.worker.host import Failure, ShardHost, describe, result_of
 from localpower.worker.shard import (
     EngineBlock,
@@ -54,6 +55,11 @@ class DaskBlock:
 
     recipe: Delayed
     rows: Future[Any] | None = None
+
+
+def dask_setup(worker: Any) -> None:
+    """Prepare a worker process of our own; Dask calls it, as it preloads this module there."""
+    leave_interrupts()
 
 
 # What runs on workers. It returns failures: what is raised, Dask logs.

@@ -19,6 +19,12 @@ def on_termination(handler: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
+def leave_interrupts() -> None:
+    """Ignore Ctrl-C, which a terminal sends to all: whoever started this process ends it."""
+    if _in_main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Hold signals back until the end, such as a second one while the first is heeded."""
@@ -56,8 +62,8 @@ def leave(number: int, frame: Any) -> NoReturn:
 
 
 def to_its_end(function: Callable[[], R]) -> R:
-    """Call a function in a thread, where signals do not interrupt it, only the wait for it."""
-    with ThreadPoolExecutor(1) as pool:
+    """Call a function in a thread, and hold signals back until it has ended, however many come."""
+    with undisturbed(), ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
 
 

@@ -73,8 +73,11 @@ def plot(
     ids: Any = None,
 ) -> Any:
     """Draw one kind of chart, or all for which there is something to draw."""
-    if kind is not None and kind not in CHARTS:
-        raise ValueError(f"kind={kind!r} is not known: take one of {', '.join(CHARTS)}, or None")
+    if kind is not None and not (isinstance(kind, str) and kind in CHARTS):
+        given = f"={kind!r}" if isinstance(kind, str) else f" of type {type(kind).__name__}"
+        raise ValueError(
+            f"kind{given} is not known: take one of {', '.join(CHARTS)}, or None; rows are data="
+        )
     layout = summary.grid_of(result, grid)
     wanted = [kind] if kind else list(CHARTS)
     points = "scores" in wanted or "biplot" in wanted

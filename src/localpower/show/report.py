@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from localpower.core.files import replacing
 from localpower.core.text import counted, duration, html_table, power, size
 from localpower.show import charts, scatter, shares, summary, svg
 from localpower.show.chart import Chart
@@ -50,7 +51,9 @@ def write(
     if path is None:
         return Page(page(result, data, grid, color, ids))
     target = page_path(path)
-    target.write_text(page(result, data, grid, color, ids), encoding="utf-8")
+    text = page(result, data, grid, color, ids)
+    with replacing(target) as stream:
+        stream.write(text.encode())
     return target
 
 
@@ -75,6 +78,8 @@ FRAME = (
 
 def page_path(path: str | os.PathLike[str]) -> Path:
     """Check that a page can be written to `path`."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path is of type {type(path).__name__}: give a name; rows are data=")
     return summary.output_path(path, "a page", (".html", ".htm"))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 from localpower.core.ledger import Record
 from localpower.core.linalg import Array
 from localpower.core.text import counted, power
-from localpower.stopping import REASONS
+from localpower.stopping import REASONS, remedy_of
 
 if TYPE_CHECKING:
     from localpower.result import Result
@@ -73,16 +74,18 @@ def grid_of(result: Result, grid: tuple[int, int] | None) -> tuple[int, int] | N
     """
     d = result.components.shape[1]
     if grid is not None:
-        rows, columns = grid
+        try:
+            rows, columns = map(index, grid)
+        except (TypeError, ValueError):
+            raise TypeError(f"grid={grid!r} must be two whole numbers, as (8, 8)") from None
         if rows < 1 or columns < 1 or rows * columns != d:
             raise ValueError(
                 f"grid={rows}x{columns} has {rows * columns} places, and there are {d} columns; "
                 "give rows and columns whose product is that"
             )
         return rows, columns
-    names = result.run.get("names")
+    names, side = result.run.get("names"), isqrt(d)
     pixels = names is None or all(str(name).lower().startswith(("pix", "px")) for name in names)
-    side = isqrt(d)
     return (side, side) if side * side == d and d >= IMAGES and pixels else None
 
 
@@ -260,9 +263,9 @@ RESIDUAL = (
 )
 
 
-def advice_of(reason: str) -> str:
-    """What to change where a run ended too early, as a sentence."""
-    remedy = REASONS[reason].remedy
+def advice_of(reason: str, method: str) -> str:
+    """What to change where a run of a method ended too early, as a sentence."""
+    remedy = remedy_of(reason, method)
     return f"{remedy[:1].upper()}{remedy[1:]}." if remedy else ""
 
 
@@ -386,7 +389,7 @@ def verdict(result: Result) -> Verdict:
 
 def _ended(run: Mapping[str, Any], reason: str, last: Record, bound: float | None) -> Verdict:
     """What is known where nothing was certified that was asked for."""
-    meaning, remedy = REASONS[reason].meaning, advice_of(reason)
+    meaning, remedy = REASONS[reason].meaning, advice_of(reason, run["method"])
     tol, ended = float(run.get("tol") or 0.0), f"The run ended as {meaning}. "
     claim = "No angle is certified."
     if bound is not None:
@@ -403,7 +406,7 @@ def _ended(run: Mapping[str, Any], reason: str, last: Record, bound: float | Non
             "This method makes one estimate and tells nothing of its error, which may be large "
             "where shards differ."
         )
-        return Verdict("fair", "Nothing is certified", text, advice_of("end"))
+        return Verdict("fair", "Nothing is certified", text, advice_of("end", run["method"]))
     if last.angle is not None and run.get("certificate") is not None:
         text = (
             "The bound of the angle is still 1, which says nothing; the largest residual is "

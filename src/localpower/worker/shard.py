@@ -73,7 +73,11 @@ def join_columns(parts: Sequence[Any]) -> Any:
 def unmasked(array: Any, name: str) -> NDArray[Any]:
     """A plain array, if nothing in it is masked."""
     if np.ma.is_masked(array):
-        raise DataError(f"{name} has masked entries: fill in values, or leave out their rows")
+        row, *_, column = np.argwhere(np.ma.getmaskarray(array))[0]
+        raise DataError(
+            f"{name} has masked entries, the first in row {row}, column {column}; leave out such "
+            "rows with missing='drop', or fill them in with missing='mean'"
+        )
     return np.asarray(array)
 
 

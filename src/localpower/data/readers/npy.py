@@ -96,6 +96,11 @@ def place_npz(path: Path, options: Options, room: RowStorage) -> Stored | Stored
     try:
         with zipfile.ZipFile(path) as archive:
             names = {n.removesuffix(".npy") for n in archive.namelist()}
+            if names and all(Path(n).suffix not in ("", ".npy") for n in archive.namelist()):
+                raise DataError(
+                    f"{path}: a zip file with {', '.join(sorted(names))[:200]}; unpack it, and "
+                    "give what is in it"
+                )
             key = options.key or ("X" if "X" in names else None)
             if key is None and names >= SPARSE:
                 return _open_sparse(archive, path, room)
