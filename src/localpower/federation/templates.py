@@ -24,7 +24,8 @@ identity = "{identity}"  # of the key that signs its part of a roster
 
 POLICY = """\
 # What site {name} answers. Only this site edits it, and nobody else can.
-# `localpower site check policy.toml` explains it; `localpower site join policy.toml` takes part.
+# `localpower site check policy.toml` explains it; `localpower site join policy.toml` reads it once
+# and takes part: after a change, end that and start it again.
 
 name = "{name}"  # as in the certificate in the folder of keys
 data = ""  # WRITE HERE the path of your rows, as "cohort.parquet" or "/data/cohort.csv"
