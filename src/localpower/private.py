@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -197,14 +197,29 @@ class PrivateRun(Run):
         """Eigenvectors of the noised matrix, less the mean if rows are centred."""
         d, center = self.source.columns, self.asked.center
         G = matrix_of(self.released(NoisedGram(*self.how)), d + center)
-        S, rows, mean, more = np.square(self.unit) * G[:d, :d], None, None, 1.0
+        S, rows, mean = np.square(self.unit) * G[:d, :d], None, None
+        noise = self.deviation * spread(d + center)
         if center:
             rows, mean = self.center_of(G[:, d])
             S = S - rows * np.outer(mean, mean)
-            more = 1 + float(np.square(mean / self.unit / CONSTANT).sum())
+            noise = self.centred(noise, G[:, d], mean)
         values, V = np.linalg.eigh(S)
-        noise = more * self.deviation * spread(d + center)
         return Found(values[::-1], V[:, ::-1], noise, float(np.trace(S)), rows, mean)
+
+    def centred(self, noise: float, column: Array, mean: Array) -> float:
+        """Bound what is wrong about a centred matrix, if noise in the whole one is bounded so.
+
+        Of G = [B b; bᵀ c] it is X'ᵀG'X' with X' = [I; -w'ᵀ] and w' = b'/c'. Without noise in G it
+        would be that of w = b/c, and more by c(w - w')(w - w')ᵀ, where ‖c(w - w')‖ ≤ noise·‖X'‖. Of
+        a mean that was too long, and was shortened, nothing is known.
+        """
+        count, told = float(column[-1]) * self.unit**2, float(np.linalg.norm(mean))
+        if count <= noise:
+            return inf
+        own = column[:-1] / column[-1]
+        if float(np.linalg.norm(own)) * CONSTANT * self.unit > told * (1 + 1e-9):
+            return inf
+        return (1 + float(np.square(own).sum())) * noise * count / (count - noise)
 
     def from_products(self) -> Found:
         """Noisy power iterations; the last product has the answer."""

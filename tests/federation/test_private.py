@@ -20,6 +20,7 @@ from localpower.core.alignment import procrustes
 from localpower.core.errors import DataError
 from localpower.core.gaussian import epsilon_of, mu_of, sigma_of, spread
 from localpower.engines.ring import InlineRing
+from localpower.private import PrivateRun
 from localpower.worker import wire
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.private_tasks import (
@@ -252,9 +253,10 @@ def test_the_label_bounds_the_angle_in_99_of_100_runs():
 
 
 def test_where_noise_hides_the_components_no_angle_is_promised():
-    found = lp.svd(rows(50), 2, privacy=ONE, engine="ring", workers=2, rng=0)
-    assert found.run["privacy"]["angle"] is None
-    assert "No bound of the angle" in str(found)
+    for fit in (lp.svd, lp.pca):  # of the second, noise also hides how many rows there are
+        found = fit(rows(50), 2, privacy=ONE, engine="ring", workers=2, rng=0)
+        assert found.run["privacy"]["angle"] is None
+        assert "No bound of the angle" in str(found)
     everything = lp.svd(rows(50), 12, privacy=ONE, engine="ring", workers=2, rng=0)
     assert everything.run["privacy"]["angle"] == 0
 
@@ -449,7 +451,9 @@ def test_the_bound_of_the_angle_is_that_of_the_noise_of_all_shards(monkeypatch, 
         first, second = np.square(more.singular_values)
         noise = found.run["privacy"]["sigma"] * sqrt(3 / honest) * spread(4 + center)
         if center:
-            noise *= 1 + np.square(found.mean / CONSTANT * longest(True)).sum()
+            count = 3000 * (CONSTANT / longest(True)) ** 2
+            longer = 1 + np.square(found.mean / CONSTANT * longest(True)).sum()
+            noise = longer * noise * count / (count - noise) if count > noise else np.inf
         gap = first - second
         if gap > 2 * noise:
             known += 1
@@ -458,6 +462,40 @@ def test_the_bound_of_the_angle_is_that_of_the_noise_of_all_shards(monkeypatch, 
             unknown += gap > noise
             assert found.run["privacy"]["angle"] is None
     assert min(known, unknown) > 0
+
+
+@pytest.mark.parametrize("mean", [0.4, 3.0])  # the noised mean of the second is too long
+def test_a_centred_matrix_is_no_further_off_than_its_bound_for_the_worst_of_noise(
+    monkeypatch, mean
+):
+    """Noise along one direction, as long as what 99 of 100 stay below, wherever it points."""
+    X, d, seen = clipped(rows(100, 3, mean=mean)), 3, []
+    C = X - X.mean(axis=0)
+    rng = np.random.default_rng(0)
+
+    def noise(task, columns, stream, times=1):
+        v = rng.standard_normal(d + 1) * [1, 1, 1, 3]
+        v /= np.linalg.norm(v)
+        N = rng.choice([-1, 1]) * task.sigma * spread(d + 1) * np.outer(v, v)
+        return np.rint(N[np.triu_indices(d + 1)]).astype(np.int64)[None]
+
+    def bound(run, *given):
+        found = centred(run, *given)
+        seen.append(found)
+        return found
+
+    centred = PrivateRun.centred
+    monkeypatch.setattr(PrivateRun, "centred", bound)
+    monkeypatch.setattr(NoisedGram, "noise", noise)
+    largest = 0.0
+    for _ in range(100):
+        found = lp.pca(X, d, privacy=lp.Privacy(8, 1e-6, 1.0), engine="ring", workers=1)
+        S = (found.components.T * np.square(found.singular_values)) @ found.components
+        off = np.linalg.norm(S - C.T @ C, 2)
+        assert off <= seen[-1] * (1 + 1e-4)
+        largest = max(largest, off / seen[-1])
+    assert largest > 0.8 or mean == 3.0
+    assert (np.inf in seen) == (mean == 3.0)
 
 
 def test_a_basis_that_is_none_is_refused():

@@ -102,8 +102,8 @@ class Federation(SumsOnly):
         What brings frames to the sites.
     secure : {"strict", "recovery", "off"}
         Whether replies are masked, so that only their sum can be seen: so that all sites must
-        answer, or so that a few may be lost on the way, with one hop more in each round. Without
-        masks only where the policy of every site allows that, too.
+        answer, or so that fewer than a third may be lost on the way, with one hop more in each
+        round. Without masks only where the policy of every site allows that, too.
     bits : int
         Of the fraction of numbers that are added.
     """

@@ -8,7 +8,8 @@ FEDERATION = """\
 host = "{host}"  # where the sites connect to; only this address is listened on
 port = {port}
 # listen = "0.0.0.0"  # listen on another address than the sites connect to, as behind a router
-secure_sum = "strict"  # only masked sums leave a site; "recovery": also if a site is lost; "off"
+secure_sum = "strict"  # only masked sums leave a site; or "off"; or "recovery", which goes on where
+# fewer than a third of the sites are lost: one of four to six, two of seven to nine, none of three
 wait = 120  # seconds to wait for a site that is not connected
 answer = 3600  # seconds that a site may take for one answer
 
@@ -24,7 +25,8 @@ identity = "{identity}"  # of the key that signs its part of a roster
 
 POLICY = """\
 # What site {name} answers. Only this site edits it, and nobody else can.
-# `localpower site check policy.toml` explains it; `localpower site join policy.toml` takes part.
+# `localpower site check policy.toml` explains it; `localpower site join policy.toml` reads it once
+# and takes part: after a change, end that and start it again.
 
 name = "{name}"  # as in the certificate in the folder of keys
 data = ""  # WRITE HERE the path of your rows, as "cohort.parquet" or "/data/cohort.csv"
