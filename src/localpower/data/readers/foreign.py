@@ -90,7 +90,7 @@ def refuse_remote(data: Any) -> None:
             raise DataError(
                 f"data has a {type(part).__name__} of {package}, which is read where it is: give "
                 f"engine={CLUSTERS[package]!r} or what it belongs to, and in a list all of one "
-                "kind. What takes no engine= takes some of the rows, as an array or a frame of pandas"
+                "kind. What takes no engine= takes some rows, as an array or a frame of pandas"
             )
 
 
