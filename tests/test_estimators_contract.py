@@ -402,3 +402,11 @@ def test_rows_of_a_cluster_stay_there_whatever_is_asked_for():
             assert model.noise_variance_ == pytest.approx(same.noise_variance_)
             np.testing.assert_allclose(model.components_, same.components_, atol=1e-7)
             np.testing.assert_allclose(model.transform(X), same.transform(X), atol=1e-6)
+        model = lp.PCA(3, engine=client, random_state=0).set_output(transform="pandas")
+        scores = [model.fit_transform(rows), model.transform(rows)]
+        assert [type(each) for each in scores] == [arrays.Array] * 2
+        frame = pd.DataFrame(X, columns=[f"c{j}" for j in range(10)])
+        tables = pytest.importorskip("dask.dataframe")
+        read = lp.read(tables.from_pandas(frame.assign(y=0), npartitions=2), label="y")
+        assert type(model.fit_transform(read)).__module__.startswith("dask.")
+        assert isinstance(model.transform(X), pd.DataFrame)

@@ -22,7 +22,7 @@ from localpower.core.ledger import Ledger, Record, Round
 from localpower.core.linalg import Array
 from localpower.core.share import Reach
 from localpower.core.text import counted, html_table, size
-from localpower.data.missing import TOLD
+from localpower.data.missing import told
 from localpower.show import figures, report, shares, summary
 from localpower.show.history import History
 from localpower.stopping import REASONS
@@ -167,7 +167,7 @@ class Result:
             *filter(None, [summary.federation(run), shares.reach_text(self)]),
             *self._certificate(),
             *filter(None, [summary.participation(run)]),
-            *(f"{count} {TOLD[name]}" for name, count in run.get("missing", {}).items()),
+            *(told(name, count) for name, count in run.get("missing", {}).items()),
         ]
         chosen = run.get("why", "asked for")
         return what if chosen == "asked for" else [*what, f"chosen: {chosen}"]

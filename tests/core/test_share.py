@@ -311,6 +311,24 @@ def test_equal_values_on_both_sides_of_the_number_do_no_harm(method):
     assert found.reach.least(1e-6)
 
 
+@pytest.mark.parametrize("method", ["auto", "block_lanczos"])
+@pytest.mark.parametrize("kind", ["one value", "a tail", "steps"])
+def test_more_equal_values_than_a_block_has_columns_are_counted(method, kind):
+    values = {
+        "one value": np.ones(50),
+        "a tail": np.r_[5.0, 4.0, 3.0, np.full(47, 0.3)],
+        "steps": np.repeat([4.0, 2.0, 1.0, 0.5], [3, 5, 10, 32]),
+    }
+    X = with_spectrum(120, values[kind], seed=5)
+    for part in (0.55, 0.929, 0.95, 0.999):
+        count, boundary = counted(X, part)
+        assert boundary > 1e-4
+        found = quiet(X, part, method, tol=1e-8)
+        assert len(found.components) == count
+        assert found.reach.reached > part
+        assert found.converged
+
+
 @pytest.mark.parametrize("method", ["auto", "local_ritz", "block_lanczos", "tsqr", "dpi"])
 def test_rows_of_all_sizes_and_ranks(method):
     rng = np.random.default_rng(10)

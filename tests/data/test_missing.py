@@ -121,7 +121,7 @@ def test_rows_with_gaps_are_left_out(tmp_path, room, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_gaps_are_filled_with_the_mean_of_all_values_of_the_column(tmp_path, room, kind):
     data = KINDS[kind](tmp_path)
-    with pytest.warns(lp.DataHint, match=f"{HOLES.sum()} missing values are filled with means"):
+    with pytest.warns(lp.DataHint, match=f"{HOLES.sum()} missing values were filled with means"):
         source = open_source(data, options=lp.data.blocks.Options(missing="mean"), shards=2)
     np.testing.assert_allclose(rows_of(source), FILLED, rtol=1e-13)
     np.testing.assert_array_equal(rows_of(source)[~HOLES], FULL[~HOLES])
@@ -181,10 +181,10 @@ def test_means_are_of_all_files_and_the_cache_keeps_gaps(tmp_path):
     second.to_csv(tmp_path / "2.csv", index=False)
     how = {"missing": "mean", "cache": tmp_path / "cache"}
     for _ in range(2):
-        with pytest.warns(lp.DataHint, match="data: .* are filled"):
+        with pytest.warns(lp.DataHint, match="data: .* were filled"):
             both = lp.read([tmp_path / "1.csv", tmp_path / "2.csv"], **how)
         np.testing.assert_allclose(rows_of(both), FILLED, rtol=1e-13)
-        with pytest.warns(lp.DataHint, match=r"1\.csv: .* are filled"):
+        with pytest.warns(lp.DataHint, match=r"1\.csv: .* were filled"):
             one = lp.read(tmp_path / "1.csv", **how)  # from the same cache
         alone = np.where(HOLES[:30], np.nanmean(X[:30], axis=0), FULL[:30])
         np.testing.assert_allclose(rows_of(one), alone, rtol=1e-13)
@@ -271,10 +271,10 @@ def test_single_precision_stays_single(tmp_path):
 
 def test_sparse_zeros_are_values():
     A = sparse.csr_array(np.array([[0, 4.0], [np.nan, 0], [3, 5], [0, 0]]))
-    with pytest.warns(lp.DataHint, match="1 missing values"):
+    with pytest.warns(lp.DataHint, match="1 missing value was filled with the mean of its column"):
         source = lp.read(A, missing="mean")
     np.testing.assert_array_equal(rows_of(source), [[0, 4], [1, 0], [3, 5], [0, 0]])
-    with pytest.warns(lp.DataHint, match="1 of 4"):
+    with pytest.warns(lp.DataHint, match="1 of 4 rows is left out"):
         source = lp.read(A, missing="drop")
     np.testing.assert_array_equal(rows_of(source), [[0, 4], [3, 5], [0, 0]])
 

@@ -14,15 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localpower.core.errors import DataError, DataHint, warn
+from localpower.core.text import counted
 from localpower.data.blocks import block_rows, refuse_empty
 from localpower.data.spool import Table, gaps_in
 from localpower.worker.shard import Shard, is_stored
 from localpower.worker.stored import StoredCSR, stamp
 
-TOLD = {
-    "rows_left_out": "rows were left out, as values were missing",
-    "values_filled": "missing values were filled with means of their columns",
-}  # in the record of a run
+
+def told(what: str, count: int) -> str:
+    """Say what was done about missing values, as the record of a run has it."""
+    was, whose = "were", "means of their columns"
+    if count == 1:
+        was, whose = "was", "the mean of its column"
+    if what == "rows_left_out":
+        return f"{counted(count, 'row')} {was} left out, as values were missing"
+    return f"{counted(count, 'missing value')} {was} filled with {whose}"
 
 
 def has_gaps(piece: Any) -> bool:
@@ -53,7 +59,7 @@ def fill(
         else table
         for table in tables
     ]
-    warn(f"{_called(names)}: {gaps} missing values are filled with means of columns", DataHint)
+    warn(f"{_called(names)}: {told('values_filled', gaps)}", DataHint)
     return whole, gaps
 
 
@@ -67,9 +73,10 @@ def left_out(tables: Sequence[Table], names: Sequence[str]) -> dict[str, int]:
             "in which values are missing with drop=[…], or fill them in with missing='mean'"
         )
     if left:
+        are = "is" if left == 1 else "are"
         warn(
-            f"{_called(names)}: {left} of {left + rows} rows are left out because of "
-            "missing values",
+            f"{_called(names)}: {left} of {left + rows} rows {are} left out because of missing "
+            "values",
             DataHint,
         )
     return {"rows_left_out": left}

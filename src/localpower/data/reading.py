@@ -14,7 +14,7 @@ from localpower.core.checks import whole
 from localpower.core.errors import DataHint, warn
 from localpower.data.blocks import Options
 from localpower.data.memory import budget
-from localpower.data.missing import TOLD
+from localpower.data.missing import told
 from localpower.data.readers.clusters import in_place, is_lazy, width
 from localpower.data.readers.foreign import engine_of
 from localpower.data.readers.frames import is_lazy_frame, some_chunks
@@ -52,7 +52,7 @@ class LazySource(Source):
             with nullcontext() if client is None else client.as_current():
                 self._there = in_place(self.data, self._options)
             for name, count in self._there[1].items():
-                warn(f"data: {count} {TOLD[name]}", DataHint)
+                warn(f"data: {told(name, count)}", DataHint)
         return self._there
 
     @property

@@ -20,7 +20,7 @@ from localpower.data.cache import cached
 from localpower.data.detect import detect, suffix_of
 from localpower.data.hints import table_hint
 from localpower.data.memory import budget
-from localpower.data.missing import TOLD, fill, has_gaps, left_out
+from localpower.data.missing import fill, has_gaps, left_out, told
 from localpower.data.paths import files as files
 from localpower.data.readers.foreign import (
     FILES,
@@ -61,9 +61,9 @@ class Source:
     def __repr__(self) -> str:
         """Say in one line what it is."""
         of = self.names[0] + f" and {len(self.names) - 1} more" * (len(self.names) > 1)
-        told = "".join(f"; {count} {TOLD[name]}" for name, count in self.missing.items())
+        done = "".join(f"; {told(name, count)}" for name, count in self.missing.items())
         shape = f"{self.rows} rows × {self.columns} columns of {self.dtype}"
-        return f"<Source of {of}: {shape}{self.options.told()}{told}>"
+        return f"<Source of {of}: {shape}{self.options.told()}{done}>"
 
     def here(self) -> Source:
         """The same, with its rows in this process."""

@@ -15,6 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from localpower.api import svd
 from localpower.core.certificate import Certificate, Known
 from localpower.core.checks import one_of, whole
+from localpower.data.readers.foreign import is_remote
+from localpower.data.reading import LazySource
 from localpower.data.source import is_ours
 from localpower.engines.registry import is_shared, name_of
 from localpower.iteration import plain
@@ -52,7 +54,15 @@ class Rank:
     needs_all: bool = False
 
 
-class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class AsAsked(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Scores as `set_output` asks for them, which scikit-learn makes of what a method returns."""
+
+    def transform(self, X: Any) -> Any:
+        """Project rows on the components."""
+        return self._scores(X)
+
+
+class Decomposition(AsAsked, auto_wrap_output_keys=None):  # type: ignore[call-arg]
     """What both estimators do; they differ in centring, and in the names of scikit-learn's options.
 
     `_solver` and `_powers` are those of the solver and of the number of its power iterations.
@@ -120,8 +130,17 @@ class Decomposition(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def transform(self, X: Any) -> Any:
         """Project rows on the components, (n_samples, n_components).
 
-        Rows of a cluster stay there: scores are of the same kind, as of `Result.transform`.
+        Rows of a cluster stay there: scores are of the same kind, as of `Result.transform`,
+        whatever `set_output` asks for.
         """
+        in_place = is_remote(X) or isinstance(X, LazySource)
+        return self._scores(X) if in_place else super().transform(X)
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Find the components of rows, and project these rows on them."""
+        return self.fit(X, y, **fit_params).transform(X)
+
+    def _scores(self, X: Any) -> Any:
         check_is_fitted(self)
         scores = self._projecting().transform(self._to_project(X))
         return np.asarray(scores) if is_table(X) else scores

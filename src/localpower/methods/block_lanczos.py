@@ -72,12 +72,21 @@ class LanczosState(SearchState):
         return Ritz(values, R[:, : self.basis.shape[1]], R.T @ R)
 
     def grown(self, rank: int, width: int, rng: np.random.Generator) -> LanczosState:
-        """More columns of the start, which join the blocks only where values repeat; or fewer."""
+        """More columns of the start, or fewer.
+
+        They join the blocks where values repeat, or where the blocks can see no more.
+        """
         have = self.basis.shape[1]
-        if width > have:
-            return replace(self, rank=rank, basis=widened(self.basis, width - have, rng))
-        fewest = max(width, self.block)
-        return replace(self, rank=rank, basis=np.ascontiguousarray(self.basis[:, :fewest]))
+        if width <= have:
+            fewest = max(width, self.block)
+            return replace(self, rank=rank, basis=np.ascontiguousarray(self.basis[:, :fewest]))
+        basis = widened(self.basis, width - have, rng)
+        wider = replace(self, rank=rank, basis=basis)
+        if self.following.shape[1] and not self.whole:
+            return wider
+        more = np.hstack([self.following, basis[:, have if self.whole else self.block :]])
+        eps = float(np.finfo(basis.dtype).eps)
+        return replace(wider, following=outside(more, self.space, VANISHED * eps), whole=True)
 
     def answer(self) -> State:
         """The Ritz vectors, filled up from the start as long as there are too few."""

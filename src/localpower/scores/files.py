@@ -71,9 +71,10 @@ def write(step: Step, rows: Pass, out: str | os.PathLike[str], keep: Sequence[st
     finally:
         beside.end()
     if filler.left_out:
-        told = f"{filler.left_out} of {filler.rows} rows are left out, as values are missing"
+        left, are = filler.left_out, "is" if filler.left_out == 1 else "are"
+        told = f"{left} of {filler.rows} rows {are} left out, as values are missing"
         if not writer.table:
-            told = f"the scores of {filler.left_out} rows that are left out are NaN"
+            told = f"the scores of {counted(left, 'row')} that {are} left out are NaN"
         warn(f"{target}: {told}", DataHint)
     return Written(target, filler.rows, filler.left_out)
 

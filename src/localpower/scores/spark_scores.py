@@ -106,7 +106,7 @@ def _columns(step: Step, frame: Any, keep: Sequence[str] | None) -> FrameColumns
                 f"several columns of vectors, {listed(vectors)}; select the one that is meant"
             )
         return FrameColumns(tuple(vectors), True, kept)
-    options = step.options(keep or ())
+    options = step.options(kept if by_name else keep or ())  # what is kept is not left out
     taken, _ = choose(names, len(names), options, "data")
     if words := [names[i] for i in taken if names[i] not in numbers]:
         raise DataError(

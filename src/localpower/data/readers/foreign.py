@@ -89,7 +89,8 @@ def refuse_remote(data: Any) -> None:
         if (package := _package(part)) in CLUSTERS and not is_frame(part):
             raise DataError(
                 f"data has a {type(part).__name__} of {package}, which is read where it is: give "
-                f"engine={CLUSTERS[package]!r} or what it belongs to, and in a list all of one kind"
+                f"engine={CLUSTERS[package]!r} or what it belongs to, and in a list all of one "
+                "kind. What takes no engine= takes some rows, as an array or a frame of pandas"
             )
 
 
