@@ -22,7 +22,7 @@ from localpower.engines.ledgered import Ledgered
 from localpower.engines.participation import LastProducts, Sampled
 from localpower.methods import Choice, Start
 from localpower.methods.growing import Growth
-from localpower.methods.state import MOST_DRAWS, Doubt, State
+from localpower.methods.state import Doubt, State
 from localpower.progress import Progress
 from localpower.stopping import REASONS, Outcome, StoppingRule, returns_certified_basis
 
@@ -93,12 +93,13 @@ def relay_of(
     From a `past` on, the method whose state it has goes on, for the rounds that it has left.
     """
     patience = max(ROUNDS, PATIENCE * choice.rounds)
-    doubt = start.doubt  # later probes share the chance to be misled with earlier ones
-    doubt = None if doubt is None else replace(doubt, before=MOST_DRAWS + 1)
-    later = replace(start, state=None, doubt=doubt)
-    legs = [(choice.method, start, patience)]
-    for method, rng in zip(choice.others, start.rng.spawn(len(choice.others)), strict=True):
-        legs.append((method, replace(later, rng=rng), patience))
+    methods = (choice.method, *choice.others)
+    begins = [start]
+    begins += [replace(start, state=None, rng=rng) for rng in start.rng.spawn(len(choice.others))]
+    if (doubt := start.doubt) is not None:  # all share one chance to be misled
+        doubts = (replace(doubt, first=1 + n, every=len(methods)) for n in range(len(methods)))
+        begins = [replace(begin, doubt=own) for begin, own in zip(begins, doubts, strict=True)]
+    legs = [(method, begin, patience) for method, begin in zip(methods, begins, strict=True)]
     before = (0, 0)
     if past is not None:
         del legs[: past.leg]

@@ -375,14 +375,16 @@ def test_each_draw_has_its_own_numbers_and_counts():
     assert one.probes.following.shape[1] == State.PROBES
 
 
-def test_draws_of_an_earlier_method_count_and_their_numbers_are_not_taken_again():
+def test_draws_of_several_methods_have_numbers_of_their_own():
     state, _ = coupled(0.0)
     one = state.probed(doubt(), state.basis, EPS)
-    later = state.probed(replace(doubt(), before=3), state.basis, EPS)
-    assert (later.draws, later.probes.draws) == (1, 4)
+    later = state.probed(replace(doubt(), first=2, every=2), state.basis, EPS)
+    last = later.probed(replace(doubt(), first=2, every=2), state.basis, EPS)
+    assert (later.draws, later.probes.draws) == (1, 2)
+    assert (last.draws, last.probes.draws) == (2, 4)
     assert np.linalg.norm(one.probes.following.T @ later.probes.following, 2) < 0.999
     fourth = replace(state, draws=3).probed(doubt(), state.basis, EPS)
-    np.testing.assert_array_equal(later.probes.following, fourth.probes.following)
+    np.testing.assert_array_equal(last.probes.following, fourth.probes.following)
 
 
 def test_what_was_missed_is_larger_than_the_vector_by_a_thousandth():

@@ -216,7 +216,7 @@ def test_the_chosen_method_has_three_times_the_rounds_that_were_predicted():
         ]
 
 
-def test_a_method_that_follows_has_its_own_start_and_the_rest_of_the_chances():
+def test_a_method_that_follows_has_its_own_start_and_draws_of_other_numbers():
     given = []
 
     class Noted(Method):
@@ -227,13 +227,17 @@ def test_a_method_that_follows_has_its_own_start_and_the_rest_of_the_chances():
             return iter(())
 
     doubt = doubt_of(rule(learns=True), np.random.default_rng(0))
-    choice = Choice(Noted(), "", 1, (Noted(),))
+    choice = Choice(Noted(), "", 1, (Noted(), Noted()))
     relay_of(choice, Inline(), start(state=STATE, doubt=doubt))
-    first, later = given
-    assert (first.state, first.doubt) == (STATE, doubt)
-    assert doubt.before == 0
-    assert later.state is None
-    assert later.doubt == replace(doubt, before=MOST_DRAWS + 1)  # as many may be drawn before
+    assert [each.state for each in given] == [STATE, None, None]
+    numbers = [each.doubt.first + each.doubt.every * n for each in given for n in range(20)]
+    assert sorted(numbers) == [*range(1, 61)]  # their shares of the chance to be misled add up to 1
+    assert [each.doubt for each in given] == [
+        replace(doubt, first=first, every=3) for first in (1, 2, 3)
+    ]
+    alone = Choice(Noted(), "", 1)
+    relay_of(alone, Inline(), start(doubt=doubt))
+    assert given[-1].doubt == doubt
     relay_of(choice, Inline(), start())
     assert given[-1].doubt is None
 

@@ -32,14 +32,15 @@ LARGER = 1e-3  # how much larger than what is known a direction is that was miss
 class Doubt:
     """When probes are drawn, and from which seed: where a state does not prove what it claims.
 
-    They rest as long as a state's certificate is more certain than `certainty`. `before` is how
-    many draws another method may have made.
+    They rest as long as a state's certificate is more certain than `certainty`. Draws have numbers,
+    `first` and from there on `every` so many; no other method of the run has one of these.
     """
 
     seed: int
     certainty: float
     certificate: Callable[[State], Certificate | None]
-    before: int = 0
+    first: int = 1
+    every: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,10 +212,9 @@ class State:
 
     def probed(self, doubt: Doubt, base: Array, eps: float) -> Self:
         """Draw probes of what is outside of `base`."""
-        draws = self.draws + 1
-        number = doubt.before + draws
+        number = doubt.first + doubt.every * self.draws
         probes = draw(base, (doubt.seed, number), number, eps, self.PROBES)
-        return replace(self, probes=probes, draws=draws, resting=False)
+        return replace(self, probes=probes, draws=self.draws + 1, resting=False)
 
     def giving_up(self, value: float, coupling: float) -> Self:
         """Drop vectors from the search space: their largest Ritz value, and their residual."""
