@@ -56,7 +56,7 @@ STATES = (
     "tests/core/test_evidence.py",
     "-k",
     "drawn or dropped or rest_ or missed or reply or "
-    "given_up or certificate or joined or earlier or power_iteration or rounded or own_numbers",
+    "given_up or certificate or joined or several_methods or power_iteration or rounded or own_numbers",
 )
 ROUNDED = (
     "tests/core/test_evidence.py",

@@ -230,6 +230,7 @@ def test_a_method_that_follows_has_its_own_start_and_draws_of_other_numbers():
     choice = Choice(Noted(), "", 1, (Noted(), Noted()))
     relay_of(choice, Inline(), start(state=STATE, doubt=doubt))
     assert [each.state for each in given] == [STATE, None, None]
+    assert len({id(each.rng) for each in given}) == 3
     numbers = [each.doubt.first + each.doubt.every * n for each in given for n in range(20)]
     assert sorted(numbers) == [*range(1, 61)]  # their shares of the chance to be misled add up to 1
     assert [each.doubt for each in given] == [

@@ -184,15 +184,18 @@ def _short_triangles(Y: Array) -> Array:
     return np.vstack([R, np.pad(last, ((0, r - len(last)), (0, 0)))])
 
 
-def short_gram(rows: Array) -> Array:
-    """The Gram matrix of some rows; of few columns, sums are short, as those of `qr`."""
-    n, d = rows.shape
-    if d > NARROW:
-        return rows.T @ rows
-    whole = n // SHORT * SHORT
-    parts, rest = rows[:whole].reshape(-1, SHORT, d), rows[whole:]
-    G: Array = (parts.transpose(0, 2, 1) @ parts).sum(axis=0, dtype=np.float64)
-    return G + rest.T @ rest
+def short_product(A: Array, B: Array) -> Array:
+    """``AᵀB`` of some rows of both; where that is small, sums are short, as those of `qr`.
+
+    BLAS cuts long sums of larger products only, and not on every machine those of small ones.
+    """
+    d, r = A.shape[1], B.shape[1]
+    if d * r > NARROW**2:
+        return A.T @ B
+    whole = len(A) // SHORT * SHORT
+    parts = A[:whole].reshape(-1, SHORT, d).transpose(0, 2, 1), B[:whole].reshape(-1, SHORT, r)
+    total: Array = (parts[0] @ parts[1]).sum(axis=0, dtype=np.float64)
+    return total + A[whole:].T @ B[whole:]
 
 
 def _padded_qr(Y: Array) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localpower.core.linalg import short_gram
+from localpower.core.linalg import short_product
 
 Array = NDArray[np.floating[Any]]
 
@@ -203,7 +203,7 @@ class GramSum:
         """Add a block, in C order; its shift has its type, too."""
         if self._multiply is None:
             for rows in shifted(block, shift, np.dtype(np.float64)):
-                self.sum += short_gram(rows)
+                self.sum += short_product(rows, rows)
             return
         less = None if shift is None else shift.ctypes.data
         places = less, self._part.ctypes.data, self._work.ctypes.data
@@ -247,9 +247,9 @@ class GramProduct:
         if block.dtype != self._Z.dtype or block.shape[1] != len(self._Z):
             raise TypeError(f"a block of {block.dtype} {block.shape} for Z of {self._Z.dtype}")
         if isinstance(block, np.ndarray) and (LIBRARY is None or len(block) < MANY_ROWS):
-            rows = block if shift is None else block - shift
-            part = np.asarray(rows.T @ (rows @ self._Z), np.float64)
-            self._plain = part if self._plain is None else np.add(self._plain, part, out=part)
+            for rows in shifted(block, shift, self._Z.dtype):
+                part = np.asarray(short_product(rows, rows @ self._Z), np.float64)
+                self._plain = part if self._plain is None else np.add(self._plain, part, out=part)
             return
         if isinstance(block, np.ndarray):
             if self._dense is None:
