@@ -518,6 +518,10 @@ def test_of_vanishing_values_all_hidden_ones_up_to_ten_times_rounding_may_be_tak
     told = {"eps": eps, "noise": noise, "trace": trace}
     assert judged(ritz(values, R), hidden=limit - floor - 1e-9, **told).proven
     assert not judged(ritz(values, R), hidden=limit - floor + 1e-9, **told).proven
+    small = {"eps": EPS, "trace": trace, "noise": 0.0}  # of such a trace more digits are unknown
+    zeros = [2.0, 1e-30, 1e-30]
+    assert judged(ritz(zeros, R), hidden=127 * EPS * trace, **small).proven
+    assert not judged(ritz(zeros, R), hidden=129 * EPS * trace, **small).proven
     larger = judged(ritz([2.0, 1e-4], R[:, :2]), tol=0.99, noise=1e-4, hidden=0.00105, eps=EPS)
     assert larger.vanishing
     assert not larger.proven  # 10.9 times the value is not less than 10 times the noise and this

@@ -277,7 +277,7 @@ def test_masked_entries_are_refused_and_an_empty_mask_is_not():
     first = f"data has masked entries, the first in row {row}, column {column}; .* missing='drop'"
     with pytest.raises(DataError, match=first):
         open_source(masked)
-    with pytest.warns(DataHint, match="1 of 4 rows are left out"):
+    with pytest.warns(DataHint, match="1 of 4 rows is left out"):
         assert read(masked, missing="drop").rows == 3
     (piece,) = open_source(np.ma.array(X)).pieces
     assert type(piece) is np.ndarray

@@ -166,6 +166,7 @@ def certify(found: Ritz, rank: int, known: Known, tol: float, certainty: float) 
     least = float(values[rank]) if len(values) > rank else 0.0
     left = max(known.trace - float(values.sum()), 0.0)
     wrong = max(ROUNDING * known.eps, TRACED) * known.trace + known.noise
+    zeros = 2 * wrong  # of a trace, which tells no more
     wrong += float(np.sqrt(len(values))) * known.blur  # the trace of what is wrong inside
     hidden = min(known.hidden + floor, left + wrong)
     if len(values) >= known.columns:
@@ -176,7 +177,7 @@ def certify(found: Ritz, rank: int, known: Known, tol: float, certainty: float) 
     if gap <= tol:  # no gap: is anything hidden that is larger than the last value?
         limit = max(last * (1 + SLACK * tol), last + SLACK * floor)
         if zero:
-            limit = max(limit, SLACK * (floor + known.eps * known.trace), TINY)
+            limit = max(limit, zeros, SLACK * (floor + known.eps * known.trace), TINY)
         angle, proven, p = 1.0, *_sure(found, rank, limit, hidden, floor, known)
         hopeless = sharper = False
     else:
