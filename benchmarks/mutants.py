@@ -250,7 +250,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("settled and known.passing <= least_floor", "settled and known.passing < least_floor"),
         ("settled and known.passing <= least_floor", "settled and known.passing <= 0"),
         ("if zero:\n            limit", "if not zero:\n            limit"),
-        ("limit = max(limit, SLACK * (floor", "limit = min(limit, SLACK * (floor"),
+        ("limit = max(limit, zeros, SLACK * (floor", "limit = min(limit, SLACK * (floor"),
         ("SLACK * (floor + known.eps * known.trace), TINY)", "SLACK * floor, TINY)"),
         ("SLACK * (floor + known.eps * known.trace), TINY)", "SLACK * known.eps * known.trace, TINY)"),
         ("SLACK * (floor + known.eps * known.trace), TINY)",
