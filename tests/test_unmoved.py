@@ -4,6 +4,7 @@
 engine ``inline``. A case has its components as the base64 text of the bytes of their numbers, and
 its ledger as pairs: how often a record comes in a row, and its place among all records. Cases with
 rounded messages are newer: their replies also tell what rounding took, a number for each column.
+Means of more than 64 deviations, as of "unlike shards", are sent with what they round off.
 Other machines have other kernels of BLAS, which differ in the last bits; the numbers are those of
 the kernels for AVX2. `SENSITIVE` has the rows that turn these bits into more.
 """
