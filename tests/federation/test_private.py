@@ -385,7 +385,7 @@ def test_bad_privacy_is_refused_with_a_remedy(options, error, message):
 def test_gaps_filled_with_means_of_other_rows_are_refused():
     X = rows(100)
     X[3, 2] = np.nan
-    with pytest.warns(lp.DataHint, match="are filled"):
+    with pytest.warns(lp.DataHint, match="was filled"):
         filled = lp.read(X, missing="mean")
     with pytest.raises(ValueError, match=r"missing='mean' with privacy=.* take missing='drop'"):
         lp.svd(filled, 2, privacy=ONE, engine="ring")
