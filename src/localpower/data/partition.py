@@ -21,6 +21,7 @@ from localpower.worker.shard import Shard, cut, is_stored, nbytes
 Numbers = NDArray[np.intp]
 STRETCHES = 64  # per shard, that rows in files are shuffled by
 MIN_STRETCH = 1 << 18  # bytes
+LEAST = 1 << 16  # entries of a shard: fewer are worked on sooner than handed out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,6 +254,6 @@ def _labels(source: Source) -> NDArray[Any]:
 
 
 def useful(workers: int, source: Source, width: int) -> int:
-    """How many shards are worth it: each should hold more numbers than it sends in a round."""
+    """How many shards are worth it: each holds more numbers than it sends in a round, and many."""
     entries = Shard(source.pieces, source.columns, source.dtype).entries
-    return max(1, min(workers, entries // (source.columns * width), source.rows))
+    return max(1, min(workers, entries // max(source.columns * width, LEAST), source.rows))

@@ -294,7 +294,7 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """A short name: the class that it stands for, and the options that it fixes."""
 
