@@ -114,12 +114,15 @@ def relay_of(
         else:
             state = replace(past.state, round=own[0], steps=own[1])
             legs[0] = method, replace(begin, state=state), patience - own[0]
-    states = [
-        m.states(engine, begin) if growth is None else growth.states(m, engine, begin)
-        for m, begin, _ in legs
-    ]
+
+    def run(method: Any, begin: Start) -> Iterator[State]:  # draws its start when its turn comes
+        if growth is None:
+            yield from method.states(engine, begin)
+        else:
+            yield from growth.states(method, engine, begin)
+
     first = 1 + len(choice.others) - len(legs)
-    relay = Relay([(m, own, n) for (m, _, n), own in zip(legs, states, strict=True)], before, first)
+    relay = Relay([(m, run(m, begin), n) for m, begin, n in legs], before, first)
     if past is not None:
         relay.method = method  # until there is a round of the next one
     return relay

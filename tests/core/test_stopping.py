@@ -228,7 +228,7 @@ def test_a_method_that_follows_has_its_own_start_and_draws_of_other_numbers():
 
     doubt = doubt_of(rule(learns=True), np.random.default_rng(0))
     choice = Choice(Noted(), "", 1, (Noted(), Noted()))
-    relay_of(choice, Inline(), start(state=STATE, doubt=doubt))
+    list(relay_of(choice, Inline(), start(state=STATE, doubt=doubt)))
     assert [each.state for each in given] == [STATE, None, None]
     assert len({id(each.rng) for each in given}) == 3
     numbers = [each.doubt.first + each.doubt.every * n for each in given for n in range(20)]
@@ -237,9 +237,9 @@ def test_a_method_that_follows_has_its_own_start_and_draws_of_other_numbers():
         replace(doubt, first=first, every=3) for first in (1, 2, 3)
     ]
     alone = Choice(Noted(), "", 1)
-    relay_of(alone, Inline(), start(doubt=doubt))
+    list(relay_of(alone, Inline(), start(doubt=doubt)))
     assert given[-1].doubt == doubt
-    relay_of(choice, Inline(), start())
+    list(relay_of(choice, Inline(), start()))
     assert given[-1].doubt is None
 
 

@@ -71,35 +71,34 @@ class Auto(Method):
         """Take the cheapest way to the tolerance, and say what follows it."""
         mantissa, exponent = frexp(problem.memory)  # what is free is never twice the same
         memory = ldexp(floor(64 * mantissa) / 64, exponent)
-        return _chosen(self, replace(problem, memory=memory), tuple(REGISTRY.values()))
+        return self._chosen(replace(problem, memory=memory), tuple(REGISTRY.values()))
 
-
-@lru_cache(64)
-def _chosen(auto: Auto, problem: Problem, known: tuple[Form, ...]) -> Choice:
-    """The choice among methods that are `known`. It may take longer than small runs themselves."""
-    candidates = auto.candidates(problem.only_sums)
-    ranked = costs(problem, None, candidates)
-    method, cost = ranked[0]
-    why = explain([cost for _, cost in ranked])
-    if problem.exceeds_rows(method):
-        need = size(method.workspace(problem.columns, problem.width))
-        fallback = LocalPower(width=auto.width, wire=auto.wire)
-        if problem.only_sums:
-            fallback = replace(fallback, align_at="worker")
-        why = f"{fallback.name}: {method.name} would hold {need} besides the rows"
-        return Choice(fallback, why, 0)
-    if isinstance(method, TSQR):
-        return Choice(method, why, cost.rounds)
-    feasible = {type(other) for other, cost in ranked if cost.feasible}
-    possible = {type(own): own for own in candidates if type(own) in feasible}
-    others = [
-        possible[kind]
-        for kind in ((TSQR,) if method.exact else (LocalRitz, TSQR))
-        if kind in possible and kind is not type(method)
-        and not problem.exceeds_rows(possible[kind])
-    ]  # fmt: skip
-    few = problem.rows <= min(GRAM_COLUMNS, problem.columns)
-    if few and not method.exact and not problem.only_sums:  # all their pairs can be merged
-        merged = LocalRitz(start=f"merged:{problem.rows}", width=auto.width, wire=auto.wire)
-        others = [merged]
-    return Choice(method, why, cost.rounds, tuple(others))
+    @lru_cache(64)  # noqa: B019 (there are few methods, and all that are equal share it)
+    def _chosen(self, problem: Problem, known: tuple[Form, ...]) -> Choice:
+        """The choice among methods that are `known`: it may take longer than a small run."""
+        candidates = self.candidates(problem.only_sums)
+        ranked = costs(problem, None, candidates)
+        method, cost = ranked[0]
+        why = explain([cost for _, cost in ranked])
+        if problem.exceeds_rows(method):
+            need = size(method.workspace(problem.columns, problem.width))
+            fallback = LocalPower(width=self.width, wire=self.wire)
+            if problem.only_sums:
+                fallback = replace(fallback, align_at="worker")
+            why = f"{fallback.name}: {method.name} would hold {need} besides the rows"
+            return Choice(fallback, why, 0)
+        if isinstance(method, TSQR):
+            return Choice(method, why, cost.rounds)
+        feasible = {type(other) for other, cost in ranked if cost.feasible}
+        possible = {type(own): own for own in candidates if type(own) in feasible}
+        others = [
+            possible[kind]
+            for kind in ((TSQR,) if method.exact else (LocalRitz, TSQR))
+            if kind in possible and kind is not type(method)
+            and not problem.exceeds_rows(possible[kind])
+        ]  # fmt: skip
+        few = problem.rows <= min(GRAM_COLUMNS, problem.columns)
+        if few and not method.exact and not problem.only_sums:  # all their pairs can be merged
+            merged = LocalRitz(start=f"merged:{problem.rows}", width=self.width, wire=self.wire)
+            others = [merged]
+        return Choice(method, why, cost.rounds, tuple(others))
