@@ -435,17 +435,9 @@ def test_names_with_commas_are_quoted_in_what_a_command_advises(tmp_path, capsys
 def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
     run = subprocess.Popen(
         [
-            *(sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2"),
-            *(
-                "--method",
-                FOUR,
-                "--engine",
-                "processes:2",
-                "--max-rounds",
-                "10000000",
-                "-o",
-                str(tmp_path / "model"),
-            ),
+            *(sys.executable, "-m", "localpower", "fit", str(rows), "-k", "2", "-m", "2"),
+            *("--method", FOUR, "--max-rounds", "10000000"),
+            *("--engine", "processes:2", "-o", str(tmp_path / "model")),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

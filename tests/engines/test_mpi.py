@@ -143,7 +143,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("data", ["rows-{rank}.npy", "all.npy"])
 def test_the_command_fits_files_of_ranks_or_one_of_rank_0(folder, data):
     options = ["-k", "2", "--method", "local_ritz", "--seed", "0", "-o", "model"]
-    options += [] if "{" in data else ["--engine", "mpi"]
+    options += [] if "{" in data else ["--engine", "mpi", "-m", "3"]
     done = job(3, "-m", "localpower", "fit", data, *options, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("component") == done.stdout.count("-> model") == 1
