@@ -311,7 +311,7 @@ def _call(given: dict[str, Any], more: dict[str, Any]) -> str:
     told["method"] = str(method_from(given["method"]))
     defaults = _defaults()
     data, rank, *options = (name for name in defaults if name not in ("callback", "progress"))
-    texts = {name: written(told[name]) for name in options}
+    texts = {name: written(told[name]) for name in options if told[name] is not defaults[name]}
     parts = [f"{name}={text}" for name, text in texts.items() if text != written(defaults[name])]
     rows = written(told[data]) if isinstance(told[data], str | os.PathLike) else "data"
     return f"localpower.svd({', '.join([rows, written(told[rank]), *parts])})"

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from functools import wraps
+from functools import cache, wraps
 from inspect import signature
 from math import inf
 from typing import Any, ParamSpec, TypeVar
@@ -283,7 +283,7 @@ def hinting(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
-        known = signature(call).parameters
+        known = _parameters(call)
         for name, value in options.items():
             if name not in known:
                 rest = {key: each for key, each in options.items() if key in known}
@@ -293,6 +293,12 @@ def hinting(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **options)
 
     return call
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Its parameters by name; asked once, as that takes longer than some of a small run's steps."""
+    return signature(function).parameters
 
 
 def _hint(name: str, value: Any, told: Mapping[str, Any], known: list[str]) -> str:
