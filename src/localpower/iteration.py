@@ -24,7 +24,13 @@ from localpower.methods import Choice, Start
 from localpower.methods.growing import Growth
 from localpower.methods.state import Doubt, State
 from localpower.progress import Progress
-from localpower.stopping import REASONS, Outcome, StoppingRule, returns_certified_basis
+from localpower.stopping import (
+    REASONS,
+    Outcome,
+    StoppingRule,
+    on_course,
+    returns_certified_basis,
+)
 
 Callback = Callable[[Record, State], Any]
 ROUNDS = 30  # of a method that is asked for, at most by default
@@ -42,8 +48,9 @@ def doubt_of(rule: StoppingRule, rng: np.random.Generator) -> Doubt | None:
 class Relay:
     """The states of a method, and of the next one where the first does not get there.
 
-    A leg is a method, its states, and how many rounds it has; None is any number. Methods that ran
-    earlier, `leg` of them, took so many rounds and steps, `before`.
+    A leg is a method, its states, and after how many rounds it is `late`; None is never. Methods
+    that ran earlier, `leg` of them, took so many rounds and steps, `before`. The method has taken
+    `own` rounds; to be spared the last one is `worth` so many.
     """
 
     def __init__(
@@ -51,10 +58,12 @@ class Relay:
         legs: Sequence[tuple[Any, Iterator[State], int | None]],
         before: tuple[int, int] = (0, 0),
         leg: int = 0,
+        worth: int = 0,
     ) -> None:
         self._legs = list(legs)
         self._last = leg + len(legs) - 1
         self.over = False  # whether the next method follows the last state
+        self.late, self.own, self.worth = False, 0, worth
         self.method: Any = legs[0][0]
         self.before = before
 
@@ -64,7 +73,8 @@ class Relay:
             self.method, states, rounds = self._legs.pop(0)
             self.over = False
             self.before = before = done
-            for state in islice(states, rounds if self._legs else None):
+            for state in states:
+                self.own, self.late = state.round, rounds is not None and state.round >= rounds
                 done = before[0] + state.round, before[1] + state.steps
                 yield replace(state, round=done[0], steps=done[1]) if before[0] else state
                 if self.over:
@@ -90,7 +100,7 @@ def relay_of(
 ) -> Relay:
     """The method that was chosen, and what follows where it is too slow or not exact enough.
 
-    From a `past` on, the method whose state it has goes on, for the rounds that it has left.
+    From a `past` on, the method whose state it has goes on.
     """
     patience = max(ROUNDS, PATIENCE * choice.rounds)
     methods = (choice.method, *choice.others)
@@ -107,13 +117,12 @@ def relay_of(
         own = past.state.round - before[0], past.state.steps - before[1]
         if growth is not None:
             growth.rank = past.state.rank
-        over = past.over or own[0] >= patience or not method.iterates
-        if over and len(legs) > 1:
+        if (past.over or not method.iterates) and len(legs) > 1:
             before = past.state.round, past.state.steps
             del legs[0]
         else:
             state = replace(past.state, round=own[0], steps=own[1])
-            legs[0] = method, replace(begin, state=state), patience - own[0]
+            legs[0] = method, replace(begin, state=state), patience
 
     def run(method: Any, begin: Start) -> Iterator[State]:  # draws its start when its turn comes
         if growth is None:
@@ -122,7 +131,8 @@ def relay_of(
             yield from growth.states(method, engine, begin)
 
     first = 1 + len(choice.others) - len(legs)
-    relay = Relay([(m, run(m, begin), n) for m, begin, n in legs], before, first)
+    legs_of_states = [(m, run(m, begin), n) for m, begin, n in legs]
+    relay = Relay(legs_of_states, before, first, choice.worth)
     if past is not None:
         relay.method = method  # until there is a round of the next one
     return relay
@@ -153,6 +163,9 @@ def follow(
         tie = reason == "residual" and found is not None and found.vanishing
         if reason is not None and (tie or REASONS[reason].given_up) and states.skip():
             reason = None
+        own = history[-states.own :]
+        if reason is None and states.late and not on_course(own, found, rule.tol, states.worth):
+            states.skip()
         display.round(history)
         ended = False
         if callback is not None:

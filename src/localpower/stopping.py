@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from math import log
 
-from localpower.core.certificate import Certificate, Known
+from localpower.core.certificate import TINY, Certificate, Known
 from localpower.core.errors import ConvergenceWarning, warn
 from localpower.core.ledger import Record
 from localpower.core.share import Reach, Share
@@ -149,6 +151,26 @@ def stalled(history: Sequence[Record]) -> bool:
     recent = [record.residual for record in history[-STALL:] if record.steps > 1]
     known = [residual for residual in recent if residual is not None]
     return len(known) == STALL and min(known[1:]) > 0.9 * known[0]
+
+
+def on_course(history: Sequence[Record], found: Certificate | None, tol: float, worth: int) -> bool:
+    """Whether a method that is slow gets there soon enough to be left at it, as far as one can see.
+
+    That is within as many rounds as it has taken, or within those that are `worth` it: residuals go
+    on to fall as in the latter half of its `history`. Where they are small enough for the gap that
+    there seems to be, evidence is what is missing, and as many rounds are waited for that.
+    """
+    residuals = [record.residual for record in history if record.residual is not None]
+    if found is None or not tol or len(residuals) < STALL:
+        return False
+    goal, last = max(tol * found.gap, TINY), residuals[-1]
+    within = max(len(history), worth)
+    if last <= goal:
+        near = sum(1 for _ in takewhile(lambda residual: residual <= goal, reversed(residuals)))
+        return 2 * near <= within
+    recent = residuals[len(residuals) // 2 :]
+    fall = log(recent[0] / last) / (len(recent) - 1)
+    return log(last / goal) <= fall * within
 
 
 @dataclass(frozen=True, slots=True, eq=False)

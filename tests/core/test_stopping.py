@@ -37,6 +37,7 @@ from localpower.stopping import (
     StoppingRule,
     conclude,
     good_enough,
+    on_course,
     returns_certified_basis,
     stalled,
 )
@@ -166,9 +167,15 @@ def leg(name, count, rounds=None, start=1):
 
 
 def test_a_relay_goes_on_counting_rounds_with_the_next_method():
-    relay = Relay([leg("a", 3, 2), leg("b", 4, 2)])
-    seen = [(state.round, relay.method) for state in relay]
-    assert seen == [(1, "a"), (2, "a"), (3, "b"), (4, "b"), (5, "b"), (6, "b")]
+    relay = Relay([leg("a", 2, 2), leg("b", 4, 2)], worth=7)
+    seen = [(state.round, relay.method, relay.own, relay.late) for state in relay]
+    assert seen == [
+        *[(1, "a", 1, False), (2, "a", 2, True)],
+        *[(3, "b", 1, False), (4, "b", 2, True), (5, "b", 3, True), (6, "b", 4, True)],
+    ]
+    assert relay.worth == 7
+    relay = Relay([leg("a", 3, None)])
+    assert [relay.late for _ in relay] == [False] * 3
 
 
 def test_a_relay_skips_to_the_next_method_if_there_is_one():
@@ -200,6 +207,67 @@ def test_a_relay_hands_on_states_as_they_are_until_the_method_changes():
     assert [state.round for state in empty] == [1]
 
 
+def falling(*residuals):
+    return [replace(RECORD, residual=residual) for residual in residuals]
+
+
+RECORD = Record(1, 1, 0, 0, 0.0)
+SEEN = replace(FAR, gap=0.1)  # of a value: residuals of 1e-4 are an angle of about 1e-3
+EIGHT = falling(*0.5 ** np.arange(8.0))  # 14 rounds from 1e-4 at its pace, of which 7 are done
+
+
+@pytest.mark.parametrize(
+    ("history", "found", "tol", "worth", "stays"),
+    [
+        (EIGHT, SEEN, 1e-3, 6, True),  # 6.3 rounds more, where 8 were done
+        (EIGHT, SEEN, 2e-4, 0, False),  # 8.6
+        (EIGHT, SEEN, 2e-4, 9, True),
+        (EIGHT, replace(SEEN, gap=0.02), 1e-3, 0, False),
+        (EIGHT, replace(SEEN, gap=0.02), 1e-3, 9, True),
+        (falling(*[1.0] * 4, *0.5 ** np.arange(8.0)), SEEN, 1e-3, 0, True),  # the latter half
+        (falling(*0.5 ** np.arange(6.0), *[0.03] * 6), SEEN, 1e-3, 999, False),
+        (falling(*2.0 ** -np.arange(6.0, 0, -1)), SEEN, 1e-3, 999, False),  # they grow
+        (EIGHT[:5], SEEN, 1e-1, 999, False),  # too few to tell
+        (EIGHT, None, 1e-3, 999, False),
+        (EIGHT, SEEN, 0.0, 999, False),
+        (falling(*[1.0] * 4, *[1e-4] * 4), SEEN, 1e-3, 0, True),  # evidence is missing
+        (falling(*[1.0] * 4, *[1e-4] * 5), SEEN, 1e-3, 0, False),
+        (falling(*[1.0] * 4, *[1e-4] * 5), SEEN, 1e-3, 10, True),
+        (falling(*[1e-5] * 4, 1.0, 1.0, *[1e-4] * 3), SEEN, 1e-3, 0, True),  # since the last
+    ],
+)
+def test_a_method_that_is_late_stays_if_it_soon_gets_there(history, found, tol, worth, stays):
+    assert on_course(history, found, tol, worth) is stays
+
+
+def test_what_is_late_is_followed_only_if_it_is_not_on_course():
+    class Certified(State):
+        def certificate(self, rank, known, tol, certainty):
+            return replace(SEEN, residuals=np.array([pace ** float(self.round)]))
+
+    class Earlier(State):
+        def certificate(self, rank, known, tol, certainty):
+            return replace(SEEN, residuals=np.array([1e3]))
+
+    def run(worth, before=0):
+        earlier = (Earlier(np.eye(4, 2), round=t + 1, steps=0) for t in range(before))
+        states = (Certified(np.eye(4, 2), round=t + 1, steps=0) for t in range(20))
+        one = State(np.eye(4, 2), round=1, steps=1)
+        legs = [("before", earlier, None), ("a", states, 8), ("b", iter([one]), 8)]
+        relay = Relay(legs, worth=worth)
+        args = None, CheckpointWriter(None, {}), None, Progress.of(False)
+        long = replace(rule(), max_rounds=99)
+        return len(follow(relay, Ledgered(Inline()), long, *args).history) - 1
+
+    pace = 0.3  # to 1e-7 in 14 rounds, and as many are waited for evidence
+    assert run(0) == 20
+    pace = 0.9
+    assert run(0) == 8
+    assert run(999) == 20
+    pace = 0.999
+    assert run(9999, before=10) == 18  # what was before is no part of its pace
+
+
 def start(**options):
     return Start(1, 1, np.random.default_rng(0), **options)
 
@@ -214,6 +282,7 @@ def test_the_chosen_method_has_three_times_the_rounds_that_were_predicted():
             (dpi, patience),
             (tsqr, patience),
         ]
+    assert relay_of(Choice(dpi, "", 2, (tsqr,), 7), engine, start()).worth == 7
 
 
 def test_a_method_that_follows_has_its_own_start_and_draws_of_other_numbers():
@@ -264,6 +333,18 @@ def test_where_rows_are_few_all_their_eigenvectors_are_merged_in_the_end():
 
 MANY = {"sizes": (1500, 1500), "columns": 2000, "entries": 6_000_000}
 SPARSE = {"sizes": (100_000, 100_000), "columns": 6000, "entries": 10_000_000}
+
+
+def test_a_choice_tells_how_many_rounds_take_as_long_as_what_is_exact():
+    problem = costs.Problem(
+        **MANY, itemsize=8, rank=2, width=7, tol=1e-8, memory=1e11, center=False, scale=None,
+        latency=1e-3, bandwidth=1e9, flops=1e10,
+    )  # fmt: skip
+    choice, rows = Auto().choose(problem), dict(costs.costs(problem))
+    known = {str(method): cost for method, cost in rows.items()}
+    taken, exact = known["block_lanczos"], known["tsqr"]
+    assert choice.worth == int(exact.seconds / (taken.seconds / taken.rounds)) > ROUNDS
+    assert Auto().choose(replace(problem, memory=5e7)).worth == 0  # nothing exact has room
 
 
 def chosen_of(method=Auto(), **other):  # noqa: B008

@@ -21,12 +21,16 @@ from localpower.worker.local_matrix import GRAM_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The method that is taken, why, its predicted rounds, and what follows if it is too slow."""
+    """The method that is taken, why, its predicted rounds, and what follows if it is too slow.
+
+    It is `worth` so many rounds, by the time that they take, to be spared one that is exact.
+    """
 
     method: Method
     why: str
     rounds: int
     others: tuple[Method, ...] = ()
+    worth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +105,6 @@ class Auto(Method):
         if few and not method.exact and not problem.only_sums:  # all their pairs can be merged
             merged = LocalRitz(start=f"merged:{problem.rows}", width=self.width, wire=self.wire)
             others = [merged]
-        return Choice(method, why, cost.rounds, tuple(others))
+        each = cost.seconds / max(cost.rounds, 1)
+        exact = [other.seconds / each for way, other in ranked if way.exact and way in others]
+        return Choice(method, why, cost.rounds, tuple(others), int(max(exact, default=0)))

@@ -290,11 +290,13 @@ def _next_block(
     if proposed is None and proposal not in ("residual", "model") and not engine.only_sums:
         proposed = exchange(engine, state, steps, rounding)
     eps = float(np.finfo(engine.dtype).eps)
-    R = state.residuals[:, : state.block]
+    norms, spared = np.linalg.norm(state.residuals, axis=0), SPARED * _allowed(state, tol)
+    more = (norms[: state.block] > spared).any()  # else the vectors after them show the gap
+    R = state.residuals[:, : state.block] if more else state.residuals
+    norms = norms[: R.shape[1]]
     noises = np.sqrt(np.square(ritz_turn(state.projected)[1]).T @ np.square(state.noises))
     floor = np.maximum(ROUNDING * eps * state.values[0], noises[: R.shape[1]])
-    norms = np.linalg.norm(R, axis=0)
-    new = norms > np.maximum(floor, SPARED * _allowed(state, tol))
+    new = norms > np.maximum(floor, spared)
     new, R = new[norms > floor], R[:, norms > floor]  # not what has converged
     parts = [missed] if proposed is None else [missed, proposed]
     if rounding is not None and proposed is not None:  # only what is new was sent
