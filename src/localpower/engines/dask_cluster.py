@@ -46,10 +46,7 @@ _dask: Any = distributed  # most of it has no types
 
 
 class Starter(Nanny):
-    """A nanny that also ends a process which never got as far as to be a worker.
-
-    Dask's own waits for such a one until it is up, or leaves it behind.
-    """
+    """A nanny that also ends a process that never became a worker, as Dask's own may not."""
 
     async def close(self, *args: Any, **options: Any) -> Any:
         process: Any = self.process
@@ -276,9 +273,7 @@ class DaskWorkers(ClusterEngine):
         elif silent:
             for nanny in [*self._cluster.workers.values()]:
                 if nanny.worker_address in silent and (pid := nanny.pid):
-                    with suppress(
-                        ProcessLookupError
-                    ):  # it is dead, and the nanny does not know yet
+                    with suppress(ProcessLookupError):  # what the nanny does not know yet
                         os.kill(pid, signal.SIGKILL)
             self._await_workers(silent)
 

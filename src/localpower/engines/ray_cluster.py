@@ -23,6 +23,7 @@ from localpower.engines.signals import end, leave, on_termination, undisturbed
 LONGEST = 27  # characters of a folder in which paths of Ray's sockets are short enough
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
 CONSTANTS = {"ENABLE_RAY_CLUSTER": False, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": False}
+QUIET: Any = dict.fromkeys(["include_dashboard", "log_to_driver", "configure_logging"], False)
 
 _lock = threading.RLock()
 _ours = ExitStack()  # ends our cluster
@@ -91,14 +92,7 @@ def _local(size: int) -> Iterator[str]:
     try:
         on_termination(handler)
         with _settings(started):
-            ray.init(
-                address="local",
-                num_cpus=size,
-                include_dashboard=False,
-                log_to_driver=False,
-                configure_logging=False,
-                _temp_dir=folder,
-            )
+            ray.init("local", num_cpus=size, _temp_dir=folder, **QUIET)
         on_termination(handler)  # again, as Ray's C++ has set one that prints a stack
         mine = node()
         yield mine
