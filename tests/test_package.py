@@ -58,7 +58,8 @@ def test_every_task_and_reply_can_be_sent():
     assert all(wire.MESSAGES.get(kind.__name__) is kind for kind in concrete)
 
 
-def test_blas_threads_are_restored_after_overlapping_runs():
+@pytest.mark.parametrize("name", ["threads", "processes:1"])
+def test_blas_threads_are_restored_after_overlapping_runs(name):
     from threadpoolctl import threadpool_info, threadpool_limits
 
     def threads():
@@ -66,7 +67,7 @@ def test_blas_threads_are_restored_after_overlapping_runs():
 
     with threadpool_limits(2, user_api="blas"):
         before = threads()
-        first, second = lp.connect("threads"), lp.connect("threads")
+        first, second = lp.connect(name), lp.connect(name)
         lp.svd(np.eye(4), 1, engine=first)
         lp.svd(np.eye(4), 1, engine=second)
         assert threads() == {1}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import EPS, with_spectrum
 from scipy import sparse
+from scipy.sparse.linalg import svds
 
 import localpower as lp
 from localpower.checkpoint import CheckpointWriter, Snapshot
@@ -943,3 +944,12 @@ def test_a_warm_start_has_what_was_found_first_and_random_columns_behind():
     assert warm_state(None, 20, 0) is None
     with pytest.raises(ValueError, match="warm_start has 20 columns where the data have 21"):
         warm_state(earlier, 21, 0)
+
+
+def test_auto_leaves_a_method_at_a_flat_spectrum_that_it_gets_through():
+    X = np.random.default_rng(0).standard_normal((1300, 1100)) * np.arange(1.0, 1101) ** -0.05
+    result = lp.svd(X, 5, tol=1e-6, rng=0)
+    assert result.run["why"].startswith(result.run["method"])  # no other one followed
+    assert (result.reason, len(result.history) > ROUNDS) == ("angle", True)
+    true = svds(X, 5, tol=0, rng=0)[2]
+    assert lp.subspace_distance(result.components.T, true.T) <= 1e-6

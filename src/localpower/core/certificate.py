@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localpower.core.linalg import Array, eigen
+from localpower.core.linalg import Array, eigen, largest_eigenvalue
 
 TINY = 1e-250  # rows are scaled: what is smaller is zero, and eps of it is a number yet
 SLACK = 10.0  # a reported error is never below the true one by more
@@ -233,9 +233,9 @@ def _couplings(found: Ritz, rank: int, value: float) -> tuple[float, float, floa
         return 0.0, 0.0, float("inf")
     D = value - rest
     K = found.gram[rank:, rank:]
-    kappa = np.linalg.eigvalsh(K / np.sqrt(D) / np.sqrt(D)[:, None])[-1]
-    tau = np.linalg.eigvalsh(K / D / D[:, None])[-1]
-    return max(float(kappa), 0.0), float(np.sqrt(max(tau, 0.0))), float(D.min())
+    kappa = largest_eigenvalue(K / np.sqrt(D) / np.sqrt(D)[:, None])
+    tau = largest_eigenvalue(K / D / D[:, None])
+    return max(kappa, 0.0), float(np.sqrt(max(tau, 0.0))), float(D.min())
 
 
 def _sure(

@@ -77,6 +77,16 @@ def _eigen(numbers: bytes, size: int) -> tuple[Array, Array]:
     return values, vectors
 
 
+def largest_eigenvalue(H: Array) -> float:
+    """The same of the largest eigenvalue alone, which is as often asked for."""
+    return _largest(np.asarray(H, np.float64).tobytes(), len(H))
+
+
+@lru_cache(maxsize=8)
+def _largest(numbers: bytes, size: int) -> float:
+    return float(np.linalg.eigvalsh(np.frombuffer(numbers).reshape(size, size))[-1])
+
+
 def orth(Y: Array, overwrite: bool = False) -> Array:
     """Orthonormal basis of the columns of `Y`, by Householder QR; of a tall `Y`, by Cholesky.
 

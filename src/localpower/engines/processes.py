@@ -25,7 +25,7 @@ from localpower.core.errors import EngineError, WireError, WorkerLate, WorkerLos
 from localpower.core.machine import cores
 from localpower.engines.arena import Arena
 from localpower.engines.base import Engine
-from localpower.engines.blas import BLAS_THREADS
+from localpower.engines.blas import BLAS_THREADS, one_blas_thread
 from localpower.engines.child import READY, SHARED, Forget, Place, RunTask, piped, shared
 from localpower.engines.cluster import ClusterEngine
 from localpower.worker import wire
@@ -253,6 +253,8 @@ class Processes(ClusterEngine):
         self._channels[:] = idle
         for channel in idle:
             channel.ask(piped(Forget()), 0)
+        if not idle:  # threads of BLAS that wait for work here take the cores from the workers
+            self._stack.enter_context(one_blas_thread())
         while len(self._channels) < workers:
             self._channels.append(Channel(self._channels, self._question))
         for at, channel in enumerate(self._channels):
