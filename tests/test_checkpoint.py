@@ -167,6 +167,21 @@ def test_auto_goes_on_with_the_method_that_it_had_come_to(tmp_path, monkeypatch)
         path.unlink()
 
 
+@pytest.mark.parametrize("rounds", [10, 13])
+def test_auto_goes_on_with_a_method_that_is_late_and_soon_there(tmp_path, monkeypatch, rounds):
+    monkeypatch.setattr("localpower.iteration.ROUNDS", 11)
+    monkeypatch.setattr("localpower.iteration.PATIENCE", 0)
+    monkeypatch.setattr(Auto, "choose", lambda self, problem: choice)
+    flat = np.random.default_rng(0).standard_normal((700, 600)) * np.arange(1.0, 601) ** -0.1
+    path, options = tmp_path / "run.ck", {"engine": "inline", "tol": 1e-8}
+    choice = Choice(method_from("block_lanczos"), "", 1, (method_from("tsqr"),), worth=200)
+    whole = fit(None, flat, **options)
+    assert whole.run["method"] == "block_lanczos"
+    assert len(whole.history) > 30
+    fit(path, flat, callback=after(rounds), **options)
+    assert same_run(fit(path, flat, resume=True, **options), whole)
+
+
 class Leg:
     """A method that does nothing but count rounds."""
 
