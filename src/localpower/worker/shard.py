@@ -163,8 +163,11 @@ class Shard:
                 yield piece
                 continue
             step = steps[is_sparse(piece)] * (STRETCH if getattr(piece, "height", 0) else 1)
-            for start in range(0, piece.shape[0], step):
-                yield _load(piece.cut(start, min(start + step, piece.shape[0])), read)
+            with piece.opened() as files:
+                for start in range(0, piece.shape[0], step):
+                    part = piece.cut(start, min(start + step, piece.shape[0]))
+                    read(part.nbytes)
+                    yield part.read(files)
 
     def _joined(self, parts: list[Rows]) -> Rows:
         if is_sparse(parts[0]):

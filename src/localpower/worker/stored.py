@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import IO, Any, TypeAlias
 
@@ -78,33 +80,41 @@ class Stored:
         offset = self.offset + start * width * self.dtype.itemsize
         return replace(self, offset=offset, shape=(stop - start, *self.shape[1:]))
 
-    def read(self) -> NDArray[Any]:
-        """Read all of it."""
+    def read(self, stream: IO[bytes] | None = None) -> NDArray[Any]:
+        """Read all of it, from a file that is open already if there is one."""
         if not self.nbytes:
             return np.empty(self.shape, self.dtype)
-        with self._open() as stream:  # which tells that there is so much to read
-            if not self.height:
-                out = np.empty(self.shape, self.dtype)
-                self._fill(stream, self.offset, out)
-                return out
-            out = np.empty(self.shape[::-1], self.dtype)
-            for j, column in enumerate(out):
-                self._fill(stream, self.offset + j * self.height * self.dtype.itemsize, column)
-            return out.T
+        if stream is None:
+            with self._open() as stream:  # which tells that there is so much to read
+                return self.read(stream)
+        self._check(stream.fileno())
+        if not self.height:
+            out = np.empty(self.shape, self.dtype)
+            self._fill(stream, self.offset, out)
+            return out
+        out = np.empty(self.shape[::-1], self.dtype)
+        for j, column in enumerate(out):
+            self._fill(stream, self.offset + j * self.height * self.dtype.itemsize, column)
+        return out.T
+
+    @contextmanager
+    def opened(self) -> Iterator[IO[bytes] | None]:
+        """The file for reading parts in their order: while it is open, the system reads ahead."""
+        if not self.nbytes:
+            yield None
+            return
+        with self._open() as stream:
+            if hasattr(os, "posix_fadvise") and not self.height:
+                os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            yield stream
 
     def _open(self) -> IO[bytes]:
         try:
             self._check(self.path)  # before it is opened: a pipe would wait for a writer
-            stream = open(self.path, "rb", buffering=0)  # noqa: SIM115 (the caller closes it)
+            return open(self.path, "rb", buffering=0)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise DataError(f"{self.path}: {reason}; leave files where they are") from error
-        try:
-            self._check(stream.fileno())
-        except DataError:
-            stream.close()
-            raise
-        return stream
 
     def _check(self, file: int | str) -> None:
         found = stamp(file)
@@ -189,18 +199,27 @@ class StoredCSR:
         )
         return replace(self, indptr=self.indptr.cut(start, stop + 1), first=first, last=last)
 
-    def read(self) -> Any:
+    @contextmanager
+    def opened(self) -> Iterator[tuple[IO[bytes] | None, ...]]:
+        """The files for reading parts in their order."""
+        with ExitStack() as stack:
+            parts = self.data, self.indices, self.indptr
+            yield tuple(stack.enter_context(part.opened()) for part in parts)
+
+    def read(self, streams: tuple[IO[bytes] | None, ...] = (None, None, None)) -> Any:
         """Read all of it, and refuse what is no CSR matrix."""
         from scipy.sparse import csr_array
 
-        indptr = self.indptr.read().astype(np.int64) - self.first
+        entries, places, starts = streams
+        indptr = self.indptr.read(starts).astype(np.int64) - self.first
         small = max(self.columns, self.nnz) < np.iinfo(np.int32).max
         kind = np.dtype(np.int32 if small else np.int64)
         try:
-            indices = _narrowed(self.indices.cut(self.first, self.last).read(), kind)
+            indices = _narrowed(self.indices.cut(self.first, self.last).read(places), kind)
             if self.base:
                 np.subtract(indices, self.base, out=indices)
-            parts = self.data.cut(self.first, self.last).read(), indices, _narrowed(indptr, kind)
+            values = self.data.cut(self.first, self.last).read(entries)
+            parts = values, indices, _narrowed(indptr, kind)
             matrix = csr_array(parts, shape=self.shape)
             check_compressed(matrix)
         except DataError:
