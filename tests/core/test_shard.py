@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from helpers import ENGINES, same_bits
 from hypothesis import given, settings
@@ -304,6 +305,30 @@ def test_other_content_of_the_same_size_and_time_of_change_is_noticed(large, cha
         assert (new.st_size, new.st_mtime_ns) == (old.st_size, old.st_mtime_ns)
         with pytest.raises(DataError, match=r"rows\.npy was changed while it was in use"):
             lp.svd(source, 2, engine=engine, rng=0)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize("change", [replaced, overwritten, shrink])
+@pytest.mark.parametrize("part", ["dense", "data", "indices", "indptr"])
+def test_a_change_in_the_middle_of_a_pass_is_noticed_and_files_are_closed(tmp_path, part, change):
+    dense = raw(tmp_path / "dense", DENSE)
+    parts = {"data": SPARSE.data, "indices": SPARSE.indices, "indptr": SPARSE.indptr}
+    piece = dense if part == "dense" else csr_files(tmp_path, 6, **parts)
+    rows = Shard((piece,), 6, np.dtype(float)).blocks()
+    next(rows)
+    change(tmp_path / part)
+    with pytest.raises(DataError, match=f"{part} was changed while it was in use"):
+        list(rows)
+    assert [file for file in psutil.Process().open_files() if str(tmp_path) in file.path] == []
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_a_pass_that_is_left_closes_its_files(tmp_path):
+    rows = Shard((raw(tmp_path / "dense", DENSE),), 6, np.dtype(float)).blocks()
+    next(rows)
+    assert [file.path for file in psutil.Process().open_files() if str(tmp_path) in file.path]
+    rows.close()
+    assert [file for file in psutil.Process().open_files() if str(tmp_path) in file.path] == []
 
 
 def test_a_file_with_another_inode_number_alone_says_what_that_may_mean(tmp_path):
