@@ -77,7 +77,7 @@ class SearchState(State):
 
 
 class GrowingMatrix:
-    """A matrix that grows by columns, without a copy as long as there is room for `most`."""
+    """A matrix that grows by columns: without a copy up to `most`, then by half at a time."""
 
     def __init__(self, start: Array, most: int) -> None:
         self.start, self.most, self.count = start, most, start.shape[1]
@@ -88,7 +88,7 @@ class GrowingMatrix:
         count = self.count + block.shape[1]
         if self.room is None or count > self.room.shape[1]:
             held = self.start if self.room is None else self.room[:, : self.count]
-            self.room = np.empty((len(block), max(self.most, count)), order="F")
+            self.room = np.empty((len(block), max(self.most, count + count // 2)), order="F")
             if self.count:
                 self.room[:, : self.count] = held
         self.room[:, self.count : count] = block
