@@ -1,5 +1,6 @@
 """Real Spark: data of its own kind, the user's session, processes killed, jobs that hang."""
 
+import gc
 import os
 import shutil
 import signal
@@ -390,6 +391,7 @@ def test_the_death_of_java_is_made_good_and_what_keeps_it_from_starting_is_told(
     assert same_bits(reference, lp.svd(A, 3, engine=engine, callback=die, rng=0, **options))
     with pytest.raises(lp.EngineError, match=r"Spark did not start .*Java 17"):
         lp.svd(A, 3, engine=engine, callback=die_for_good, rng=0, **options)
+    gc.collect()
 
 
 STOPPED = """
