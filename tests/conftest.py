@@ -19,6 +19,10 @@ settings.load_profile("default")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a script runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Java processes live for seconds here: they compile quickly rather than well.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # Files that share what is slow to start; they run one after another, in one process.
 TOGETHER = {
     "clusters": """contract/test_engine_contract adversary/test_engines data/test_lazy_clusters

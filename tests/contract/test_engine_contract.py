@@ -113,8 +113,9 @@ def test_files_give_the_bits_of_arrays_in_memory(engine, tmp_path):
     np.save(path, DENSE)
     mapped = np.load(path, mmap_mode="r")
     for data, rows in ((mapped[3:], DENSE[3:]), (path, DENSE), ([path, path], [DENSE, DENSE])):
-        reference = lp.svd(rows, 4, engine="inline", workers=7, rng=5)
-        assert same_bits(reference, lp.svd(data, 4, engine=engine, workers=7, rng=5))
+        how = {"method": "tsqr", "workers": 3, "rng": 5}
+        reference = lp.svd(rows, 4, engine="inline", **how)
+        assert same_bits(reference, lp.svd(data, 4, engine=engine, **how))
 
 
 def test_replies_come_in_shard_order_or_in_the_order_asked_for(engine):
@@ -136,7 +137,7 @@ def test_scattered_tasks_reach_their_own_shard_only(engine):
 
 def test_sums_equal_the_product_with_all_rows(engine):
     Z = np.linalg.qr(np.random.default_rng(0).standard_normal((17, 3)))[0]
-    total = place(engine, DENSE, 64).sum(PowerSteps(Z, steps=1)).product
+    total = place(engine, DENSE, 20).sum(PowerSteps(Z, steps=1)).product
     assert np.allclose(total, DENSE.T @ (DENSE @ Z), rtol=1e-12)
 
 
@@ -147,9 +148,10 @@ def test_sums_have_the_checksum_of_all_rows_in_order(engine):
 
 
 def test_an_engine_can_be_used_again_with_other_data(engine):
-    first = lp.svd(DENSE, 3, engine=engine, workers=4, rng=0)
-    lp.svd(SPARSE, 2, engine=engine, workers=9, rng=0)
-    again = lp.svd(DENSE, 3, engine=engine, workers=4, rng=0)
+    options = {"engine": engine, "max_rounds": 2, "center": True, "rng": 0}
+    first = lp.svd(DENSE, 3, method="local_power", workers=4, **options)
+    lp.svd(SPARSE, 2, method="local_ritz", workers=9, **options)
+    again = lp.svd(DENSE, 3, method="local_power", workers=4, **options)
     assert same_bits(first, again)
 
 

@@ -42,7 +42,8 @@ def table(session):
 
 
 def gathered(frame, name="scores"):
-    return np.array([row[name].toArray() for row in frame.orderBy("id").collect()])
+    rows = sorted(frame.collect(), key=lambda row: row["id"])
+    return np.array([row[name].toArray() for row in rows])
 
 
 def plan_of(frame):
