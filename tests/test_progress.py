@@ -258,9 +258,9 @@ def test_of_several_runs_at_once_one_is_shown_and_errors_erase_too(monkeypatch):
 def test_a_comparison_says_which_method_it_is_at(monkeypatch):
     with terminal() as (stream, shown):
         monkeypatch.setattr(sys, "stderr", stream)
-        lp.compare(A, 2, methods="dpi:width=3", tol=0, max_rounds=30000)
+        lp.compare(A, 2, methods="dpi:width=3", tol=0, max_rounds=3000)
         text = shown()
-    assert re.search(r"1 of 1: dpi:width=3, round \d+ of 30000, at most", text)
+    assert re.search(r"1 of 1: dpi:width=3, round \d+ of 3000, at most", text)
     assert text.endswith("\r\x1b[K\r")
 
 

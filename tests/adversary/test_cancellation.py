@@ -127,7 +127,7 @@ def far_data(draw, dtype):
 @pytest.mark.parametrize("kind", ["dense", "csr", "mixed", "npy", "npz"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_products_err_by_no_more_than_the_noise(tmp_path_factory, dtype, kind, kernel, data):
     X = data.draw(far_data(dtype))
     how = data.draw(st.booleans()), data.draw(st.sampled_from(SCALES))
@@ -238,14 +238,12 @@ def test_shards_own_vectors_see_no_cancellation_either(name):
     assert lp.subspace_distance(found, exact.T) <= 100 * np.finfo(X.dtype).eps
 
 
+@pytest.mark.parametrize("engine", ["threads:3", "processes:2"], indirect=True)
 @pytest.mark.parametrize("name", CASES)
-def test_engines_agree_to_the_last_bit_on_large_means(name):
+def test_engines_agree_to_the_last_bit_on_large_means(name, engine):
     options = {"method": "dpi", "max_rounds": 5, "workers": 4, "rng": 0, "return_u": True}
-    one, *others = (
-        lp.pca(CASES[name], 2, engine=engine, **options)
-        for engine in ("inline", "threads:3", "processes:2")
-    )
-    assert all(same_bits(one, other) for other in others)
+    one, other = (lp.pca(CASES[name], 2, engine=where, **options) for where in ("inline", engine))
+    assert same_bits(one, other)
 
 
 def test_a_sparse_model_transforms_rows_with_other_zeros():
@@ -323,7 +321,7 @@ def test_columns_of_any_size_are_scaled_as_by_hand(units, scale, center, sparse)
     Y = by_hand(A.astype(float), center, scale)
     rows, eps = sp.csr_array(X) if sparse else X, float(np.finfo(dtype).eps)
     for method in ("dpi", "tsqr", "gram", "auto"):
-        options = {"method": method, "max_rounds": 400, "workers": 3, "rng": 0}
+        options = {"method": method, "max_rounds": 400, "workers": 3, "engine": "inline", "rng": 0}
         result = lp.svd(rows, 2, center=center, scale=scale, **options)
         S, Vt = np.linalg.svd(Y, full_matrices=False)[1:]
         assert np.abs(result.singular_values / S[:2] - 1).max() <= 100 * eps
@@ -380,7 +378,8 @@ def test_constant_columns_of_any_size_add_nothing_when_centred(value, sparse, sc
     rows = sp.csr_array(X) if sparse else X
     S = np.linalg.svd(by_hand(A, True, scale), compute_uv=False)[:2]
     for method in ("auto", "tsqr", "gram", "dpi"):
-        options = {"scale": scale, "method": method, "max_rounds": 300, "workers": 3, "rng": 0}
+        options = {"scale": scale, "method": method, "max_rounds": 300, "workers": 3}
+        options |= {"engine": "inline", "rng": 0}
         result = lp.pca(rows, 2, **options)
         np.testing.assert_allclose(result.singular_values, S, rtol=1e-12)
         assert np.abs(result.components[:, 2]).max() <= 1e-14

@@ -26,6 +26,11 @@ POWER = [
     {"method": "local_power", "schedule": "adaptive"},
 ]
 OTHERS = [{"method": name} for name in ("block_lanczos", "gram", "tsqr", "auto")]
+RUNS = [
+    *product((1e-3, 1e-10), RITZ),
+    *product((1e-6,), RITZ[::3]),
+    *product(TOLERANCES, POWER + OTHERS),
+]
 ROUNDED = ((1e-3, "bfloat16"), (1e-6, "float32"), (1e-10, "bfloat16"))
 
 
@@ -102,7 +107,7 @@ def complaints(case, runs):
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
 def test_no_certificate_of_any_method_lies(name):
     case = CONSTRUCTIONS[name](np.random.default_rng(0))
-    assert not list(complaints(case, product(TOLERANCES, RITZ + POWER + OTHERS)))
+    assert not list(complaints(case, RUNS))
 
 
 @pytest.mark.parametrize("name", CONSTRUCTIONS)

@@ -31,20 +31,20 @@ def assert_right_or_not_converged(result):
 def test_what_is_weak_in_every_shard_and_leads_the_sum_is_found(method, start):
     proposal = {"proposal": "all+residual"} if method == "local_ritz" else {}
     ended = []
-    for seed in range(30):
+    for seed in range(15):
         case = Case("shared", *shared_weak(np.random.default_rng(seed)))
         options = {"method": method, "start": start, "tol": 1e-6} | proposal
         result = factored(case, seed=1000 + seed, **options)
         assert_right_or_not_converged(result)
         ended.append(result.converged)
-    assert sum(ended) >= 25
+    assert sum(ended) >= 13
 
 
 def test_what_leads_the_sum_is_found_by_what_a_wide_area_network_makes_of_auto():
     with lp.connect("inline") as engine:
         engine.latency, engine.bandwidth = NETWORKS["wide area"]
         methods = set()
-        for seed in range(30):
+        for seed in range(16):
             case = Case("shared", *shared_weak(np.random.default_rng(0)))
             wire = {"wire": "float32"} if seed % 2 else {}  # which exact methods do not have
             result = factored(case, seed=seed, method="auto", engine=engine, tol=1e-6, **wire)
@@ -143,7 +143,7 @@ def test_certificates_have_the_same_bits_on_other_engines(engine):
 @pytest.mark.parametrize("method", ["local_ritz", "block_krylov"])
 def test_what_is_weak_in_every_shard_and_leads_the_sum_is_found_by_default(method):
     case = Case("shared", *shared_weak(np.random.default_rng(0)))
-    for seed in range(30):
+    for seed in range(15):
         assert_right_or_not_converged(factored(case, seed=seed, method=method, tol=1e-6))
 
 

@@ -244,20 +244,19 @@ def test_a_file_that_changes_in_the_middle_of_a_run_is_a_data_error_that_names_i
         )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ENGINES, indirect=True)
 def test_a_brought_engine_is_usable_after_a_file_has_changed(large, engine):
-    with lp.connect(engine) as brought:
-        with pytest.raises(DataError, match=r"rows\.npy"):
-            lp.svd(
-                large,
-                2,
-                method="dpi",
-                engine=brought,
-                memory="16MiB",
-                callback=lambda *_: shrink(large),
-            )
-        result = lp.svd(DENSE, 2, engine=brought, rng=0)
-    assert same_bits(result, lp.svd(DENSE, 2, engine=engine, rng=0))
+    reference = lp.svd(DENSE, 2, workers=3, engine="inline", rng=0)
+    with pytest.raises(DataError, match=r"rows\.npy"):
+        lp.svd(
+            large,
+            2,
+            method="dpi",
+            engine=engine,
+            memory="16MiB",
+            callback=lambda *_: shrink(large),
+        )
+    assert same_bits(lp.svd(DENSE, 2, workers=3, engine=engine, rng=0), reference)
 
 
 @pytest.mark.parametrize("engine", ENGINES, indirect=True)
@@ -389,28 +388,28 @@ def test_rows_in_memory_are_not_read(large):
     assert run(np.load(large), "16MiB", "threads:2").ledger.bytes_read == 0
 
 
-def test_bits_do_not_depend_on_how_long_rows_are_kept_nor_on_the_engine(large):
+@pytest.mark.parametrize("engine", ["processes:2"], indirect=True)
+def test_bits_do_not_depend_on_how_long_rows_are_kept_nor_on_the_engine(large, engine):
     reference = run(np.load(large), "1GiB", "inline")
-    for engine in ("inline", "threads:2", "processes:2"):
+    for where in ("inline", "threads:2", engine):
         for memory in BUDGETS.values():
-            result = run(large, memory, engine)
+            result = run(large, memory, where)
             assert set(result.run["kernels"]) == {"products"}
             assert same_bits(result, reference)
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse"])
-@pytest.mark.parametrize("engine", ["inline", "processes:2"])
+@pytest.mark.parametrize("engine", ["inline", "processes:2"], indirect=True)
 def test_a_task_gives_the_same_bits_however_long_its_rows_are_kept(wholes, form, engine):
     Z = np.linalg.qr(np.random.default_rng(3).standard_normal((6, 2)))[0]
     whole = Shard((wholes[form][-1],), 6, np.dtype(float))
     found, read = [], []
-    with lp.connect(engine) as brought:
-        for keep in ("run", "task", "block"):
-            brought.place([replace(whole, keep=keep)] * 2)
-            found.append(brought.sum(PowerSteps(Z, P)).product.tobytes())
-            read.append(brought.sum(Measure(PowerSteps(Z, P))).read / whole.stored / 2)
-        brought.place([replace(whole, pieces=(wholes[form][0],))] * 2)
-        found.append(brought.sum(PowerSteps(Z, P)).product.tobytes())
+    for keep in ("run", "task", "block"):
+        engine.place([replace(whole, keep=keep)] * 2)
+        found.append(engine.sum(PowerSteps(Z, P)).product.tobytes())
+        read.append(engine.sum(Measure(PowerSteps(Z, P))).read / whole.stored / 2)
+    engine.place([replace(whole, pieces=(wholes[form][0],))] * 2)
+    found.append(engine.sum(PowerSteps(Z, P)).product.tobytes())
     assert len(set(found)) == 1
     assert read == [0, 1, P]  # in the second round
 
@@ -426,8 +425,9 @@ def test_rows_that_are_not_aligned_give_the_same_bits(method, offset):
     assert same_bits(lp.svd(odd, 2, **options), lp.svd(DENSE, 2, **options))
 
 
-def test_files_of_the_other_byte_order_reach_worker_processes(wholes, tmp_path):
+@pytest.mark.parametrize("engine", ["processes:2"], indirect=True)
+def test_files_of_the_other_byte_order_reach_worker_processes(wholes, engine):
     expected = lp.svd(DENSE, 2, workers=3, engine="inline", rng=0)
     foreign = Path(wholes["dense"][4].path)
     for data in (foreign, np.load(foreign, mmap_mode="r")):
-        assert same_bits(lp.svd(data, 2, workers=3, engine="processes:2", rng=0), expected)
+        assert same_bits(lp.svd(data, 2, workers=3, engine=engine, rng=0), expected)

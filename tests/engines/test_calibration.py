@@ -59,7 +59,14 @@ def kept(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def toy(kept, monkeypatch):
+def _few_rows(monkeypatch):
+    """Where seconds are made up they do not depend on what is really computed."""
+    monkeypatch.setattr(calibration, "MANY", calibration.FEW)
+    monkeypatch.setattr(calibration, "MOST", 10)
+
+
+@pytest.fixture
+def toy(kept, monkeypatch, _few_rows):
     """An engine by the name of toy, whose seconds are known."""
     clock, made = Clock(), []
 
@@ -73,6 +80,7 @@ def toy(kept, monkeypatch):
     del ROWS["toy"]
 
 
+@pytest.mark.usefixtures("_few_rows")
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("put_in", [(0.02, 1e8, 4e10), (1e-4, 5e9, 1e11), (0.3, 1e6, 1e9)])
 def test_what_is_measured_is_what_was_put_in(shards, put_in):
@@ -81,6 +89,7 @@ def test_what_is_measured_is_what_was_put_in(shards, put_in):
     assert (found.latency, found.bandwidth, found.flops) == pytest.approx(put_in, rel=1e-6)
 
 
+@pytest.mark.usefixtures("_few_rows")
 def test_links_that_take_no_time_have_a_finite_speed():
     clock = Clock()
     found = time_products(Slow(clock, 2, 1e-3, float("inf"), 1e10), clock)
@@ -88,6 +97,7 @@ def test_links_that_take_no_time_have_a_finite_speed():
     assert found.latency == pytest.approx(1e-3, rel=1e-4)
 
 
+@pytest.mark.usefixtures("_few_rows")
 def test_slow_engines_are_asked_a_few_times_only():
     clock = Clock()
     engine = Slow(clock, 2, 0.5, 1e8, 1e10)
