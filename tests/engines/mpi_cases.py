@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from contextlib import redirect_stdout
 from dataclasses import replace
 from itertools import pairwise
@@ -373,7 +374,8 @@ def alone():
 def example():
     """The script that the documentation shows, as it stands."""
     printed = io.StringIO()
-    with redirect_stdout(printed):
+    with redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("error")
         runpy.run_path(str(EXAMPLE), run_name="__main__")
     right = re.search(r"off by at most +\d\S*e-1[0-9]", printed.getvalue())
     assert right if RANK == 0 else not printed.getvalue()
