@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import warnings
@@ -77,38 +76,53 @@ import os, signal, sys
 import numpy as np
 import localpower as lp
 from localpower import result
-path, rounds, inside = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "inside"
 rng = np.random.default_rng(0)
 X = rng.standard_normal((400, 25)) * 0.8 ** np.arange(25)
 replace = os.replace
-count = 0
 
-def counted(a, b):
-    global count
-    count += 1
-    if inside and count > rounds:  # the new file is written, but not in place
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(a, b)
+def run(path, rounds, inside):
+    count = 0
 
-os.replace = counted
+    def counted(a, b):
+        nonlocal count
+        count += 1
+        if inside and count > rounds:  # the new file is written, but not in place
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(a, b)
 
-def kill(record, state):
-    if not inside and record.round > rounds:
-        os.kill(os.getpid(), signal.SIGKILL)
+    def kill(record, state):
+        if not inside and record.round > rounds:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-lp.svd(X, 3, workers=4, rng=0, checkpoint=path, callback=kill, method="block_lanczos", tol=1e-9)
+    os.replace = counted
+    lp.svd(X, 3, workers=4, rng=0, checkpoint=path, callback=kill, method="block_lanczos", tol=1e-9)
+    os._exit(0)
+
+for path in sys.argv[1:]:  # each run has a process of its own
+    rounds, where = os.path.basename(path).split("-")
+    child = os.fork()
+    if not child:
+        run(path, int(rounds), where == "inside")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 """
 
 
-@pytest.mark.parametrize("where", ["between", "inside"])
-@pytest.mark.parametrize("rounds", [0, 1, 2, 3])
-def test_a_killed_process_leaves_a_checkpoint_to_go_on_from(tmp_path, rounds, where):
-    path = tmp_path / "run.ck"
-    killed = subprocess.run([sys.executable, "-c", CHILD, str(path), str(rounds), where])
-    assert killed.returncode == -signal.SIGKILL
-    assert path.exists() == (rounds > 0)
-    again = fit(path, resume=True, method="block_lanczos", tol=1e-9)
-    assert same_run(again, fit(None, method="block_lanczos", tol=1e-9))
+def killed(*paths):
+    """Kill a run after so many rounds, as the name of its checkpoint says."""
+    subprocess.run([sys.executable, "-c", CHILD, *map(str, paths)], check=True)
+
+
+def test_a_killed_process_leaves_a_checkpoint_to_go_on_from(tmp_path):
+    paths = {
+        tmp_path / f"{rounds}-{where}": rounds
+        for rounds in range(4)
+        for where in ("between", "inside")
+    }
+    killed(*paths)
+    whole = fit(None, method="block_lanczos", tol=1e-9)
+    for path, rounds in paths.items():
+        assert path.exists() == (rounds > 0)
+        assert same_run(fit(path, resume=True, method="block_lanczos", tol=1e-9), whole)
 
 
 @pytest.mark.parametrize(
@@ -550,12 +564,12 @@ def test_a_checkpoint_has_the_permissions_of_a_new_file_or_of_the_one_before(tmp
 
 
 def test_what_a_killed_run_left_behind_is_removed_by_the_next(tmp_path):
-    path, mine = tmp_path / "run.ck", tmp_path / "run.ck.notes.part"
+    path, mine = tmp_path / "1-inside", tmp_path / "1-inside.notes.part"
     mine.write_text("of the user")
-    subprocess.run([sys.executable, "-c", CHILD, str(path), "1", "inside"], check=False)
+    killed(path)
     assert len(os.listdir(tmp_path)) == 3
     fit(path, resume=True, method="block_lanczos", tol=1e-9)
-    assert sorted(os.listdir(tmp_path)) == ["run.ck", "run.ck.notes.part"]
+    assert sorted(os.listdir(tmp_path)) == ["1-inside", "1-inside.notes.part"]
 
 
 def test_an_unfinished_file_of_a_run_that_goes_on_is_left_alone(tmp_path):
@@ -619,40 +633,45 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(
 
 
 LIMITED = """
-import resource, sys
+import os, resource, sys
 import numpy as np
 import localpower as lp
-path, size, rounds = sys.argv[1], int(sys.argv[2]), []
 X = np.random.default_rng(0).standard_normal((400, 250))
-resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-note = lambda record, state: rounds.append(record.round)
-try:
-    lp.svd(X, 3, workers=4, rng=0, checkpoint=path, method="dpi", max_rounds=40, callback=note)
-except lp.DataError as error:
-    print(len(rounds), error)
+
+def run(path, size):
+    rounds = []
+    note = lambda record, state: rounds.append(record.round)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    try:
+        lp.svd(X, 3, workers=4, rng=0, checkpoint=path, method="dpi", max_rounds=40, callback=note)
+    except lp.DataError as error:
+        print(len(rounds), error, flush=True)
+
+for path in sys.argv[1:]:  # each run has a process of its own, as a limit stays
+    if not os.fork():
+        run(path, int(os.path.basename(os.path.dirname(path))))
+        os._exit(0)
+    os.wait()
 """
 
 
-@pytest.mark.parametrize(("size", "none"), [(100, True), (4000, True), (12000, False)])
-def test_a_place_without_room_is_refused_at_the_start_or_with_the_old_file_intact(
-    tmp_path, size, none
-):
-    path = tmp_path / "run.ck"
-    command = [sys.executable, "-c", LIMITED, str(path), str(size)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rounds, _, message = told.partition(" ")
-    assert message.startswith(
-        f"checkpoint='{path}' cannot be used: File too large; raise the limit"
-    )
-    assert (int(rounds) == 0) == none
-    assert path.exists() == (not none)
-    if not none:
-        X = np.random.default_rng(0).standard_normal((400, 250))
-        again = lp.svd(
-            X, 3, workers=4, rng=0, checkpoint=lp.Checkpoint(path, resume=True), method="dpi"
+def test_a_place_without_room_is_refused_at_the_start_or_with_the_old_file_intact(tmp_path):
+    sizes = {100: True, 4000: True, 12000: False}  # whether there is no room for any file
+    paths = [tmp_path / str(size) / "run.ck" for size in sizes]
+    for path in paths:
+        path.parent.mkdir()
+    command = [sys.executable, "-c", LIMITED, *map(str, paths)]
+    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    for path, none, line in zip(paths, sizes.values(), told.splitlines(), strict=True):
+        rounds, _, message = line.partition(" ")
+        assert message.startswith(
+            f"checkpoint='{path}' cannot be used: File too large; raise the limit"
         )
-        assert len(again.history) == 30
-    assert os.listdir(tmp_path) == [] if none else ["run.ck"]
+        assert (int(rounds) == 0) == none
+        assert os.listdir(path.parent) == ([] if none else ["run.ck"])
+    X = np.random.default_rng(0).standard_normal((400, 250))
+    left = lp.Checkpoint(path, resume=True)
+    assert len(lp.svd(X, 3, workers=4, rng=0, checkpoint=left, method="dpi").history) == 30
 
 
 def test_a_full_disk_is_told_with_what_to_do(tmp_path, monkeypatch):

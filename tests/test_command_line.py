@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -42,6 +43,18 @@ def status(*arguments):
 
 
 @pytest.fixture
+def here(capsys):
+    """The same with what it prints."""
+
+    def run(*arguments):
+        code = status(*arguments)
+        printed = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=printed.out, stderr=printed.err)
+
+    return run
+
+
+@pytest.fixture
 def rows(tmp_path):
     np.save(tmp_path / "rows.npy", A)
     return tmp_path / "rows.npy"
@@ -65,7 +78,7 @@ def test_fit_inspect_transform(rows, tmp_path):
     assert f"{result.singular_values[0]:.8g}" in shown.stdout
 
     for name in ("scores.npy", "scores.csv"):
-        assert command("transform", model, rows, "-o", tmp_path / name).returncode == 0
+        assert status("transform", model, rows, "-o", tmp_path / name) == 0
     assert np.array_equal(np.load(tmp_path / "scores.npy"), expected.transform(A))
     lines = (tmp_path / "scores.csv").read_text().splitlines()
     assert lines[0] == "pc1,pc2,pc3"
@@ -83,16 +96,16 @@ def test_json_is_all_that_programs_get(rows):
     assert content["ledger"]["bytes_up"] > 0
 
 
-def test_several_files_are_the_shards(tmp_path):
+def test_several_files_are_the_shards(tmp_path, here):
     np.save(tmp_path / "a.npy", A[:50])
     np.save(tmp_path / "b.npy", A[50:])
-    out = command("fit", tmp_path / "a.npy", tmp_path / "b.npy", "-k", 2, "--json")
+    out = here("fit", tmp_path / "a.npy", tmp_path / "b.npy", "-k", 2, "--json")
     assert json.loads(out.stdout)["run"]["workers"] == 2
 
 
-def test_explicit_times(rows):
+def test_explicit_times(rows, here):
     times = "local_power:schedule={0,4,6,7}"
-    out = command("fit", rows, "-k", 2, "--method", times, "--json")
+    out = here("fit", rows, "-k", 2, "--method", times, "--json")
     assert [r["steps"] for r in json.loads(out.stdout)["history"]] == [4, 2, 1]
 
 
@@ -232,8 +245,8 @@ def test_every_method_and_option_is_in_the_help(capsys):
             assert f"      {option}=" in text
 
 
-def test_inspecting_what_is_no_model_fails(tmp_path):
-    out = command("inspect", tmp_path)
+def test_inspecting_what_is_no_model_fails(tmp_path, here):
+    out = here("inspect", tmp_path)
     assert out.returncode == 1
     assert "is not a model" in out.stderr
 
@@ -269,36 +282,36 @@ def test_output_into_a_closed_pipe_is_no_error_and_the_model_is_written(rows, tm
     assert len(lp.Result.load(tmp_path / "model").history) == 2000
 
 
-def test_rows_from_a_pipe_are_refused_not_half_read(tmp_path):
+def test_rows_from_a_pipe_are_refused_not_half_read(tmp_path, here):
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
-    out = command("fit", fifo, "-k", 1)
+    out = here("fit", fifo, "-k", 1)
     assert out.returncode == 1
     assert "is not a regular file" in out.stderr
 
 
-def test_several_files_are_named_in_errors(rows, tmp_path):
+def test_several_files_are_named_in_errors(rows, tmp_path, here):
     np.save(tmp_path / "nan.npy", np.where(np.arange(8) == 5, np.nan, A))
     np.save(tmp_path / "narrow.npy", A[:, :4])
-    out = command("fit", rows, tmp_path / "nan.npy", "-k", 1)
+    out = here("fit", rows, tmp_path / "nan.npy", "-k", 1)
     assert re.search(r"NaN or infinity in .*nan\.npy, row 0, column 5", out.stderr)
-    out = command("fit", rows, tmp_path / "narrow.npy", "-k", 1)
+    out = here("fit", rows, tmp_path / "narrow.npy", "-k", 1)
     assert re.search(r"narrow\.npy has 4 columns where .*rows\.npy has 8", out.stderr)
 
 
-def test_outputs_are_checked_before_the_work(rows, tmp_path):
+def test_outputs_are_checked_before_the_work(rows, tmp_path, here):
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path / "file", ""):
-        out = command("fit", rows, "-k", 2, "-o", path, "--max-rounds", 10**9)
+        out = here("fit", rows, "-k", 2, "-o", path, "--max-rounds", 10**9)
         assert out.returncode == 2
         assert "a model is written into a folder" in out.stderr
     for out in (["-o", tmp_path / "file" / "model"], ["--report", tmp_path / "gone" / "run.html"]):
-        refused = command("fit", tmp_path / "never.npy", "-k", 2, *out)
+        refused = here("fit", tmp_path / "never.npy", "-k", 2, *out)
         assert refused.returncode
         assert str(out[1]) in refused.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "rows.npy"]
-    assert command("fit", rows, "-k", 2, "-o", tmp_path / "model").returncode == 0
-    out = command("transform", tmp_path / "model", rows, "-o", rows)
+    assert here("fit", rows, "-k", 2, "-o", tmp_path / "model").returncode == 0
+    out = here("transform", tmp_path / "model", rows, "-o", rows)
     assert out.returncode == 2
     assert "is also DATA" in out.stderr
     assert np.array_equal(np.load(rows), A)
@@ -455,8 +468,8 @@ def test_ctrl_c_says_so_and_leaves_nothing(rows, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-def test_version_and_help():
-    assert command("--version").stdout.strip() == f"localpower {lp.__version__}"
+def test_version_and_help(here):
+    assert here("--version").stdout.strip() == f"localpower {lp.__version__}"
     for arguments in (
         ["--help"],
         ["fit", "--help"],
@@ -465,7 +478,7 @@ def test_version_and_help():
         ["plan", "--help"],
         ["compare", "--help"],
     ):
-        out = command(*arguments)
+        out = here(*arguments)
         assert out.returncode == 0
         assert "example: localpower" in out.stdout
         assert len(out.stdout.splitlines()) < 50
@@ -497,31 +510,31 @@ def test_a_latency_that_is_not_known_is_answered_with_those_that_are(capsys):
     assert "--latency: 'fast': give seconds, or one of 'one machine', 'rack'" in said
 
 
-def test_the_plan_is_printed_for_a_shape_and_for_data(rows):
+def test_the_plan_is_printed_for_a_shape_and_for_data(rows, here):
     for what in ("100000x50", rows):
-        out = command("plan", what, "-k", 2, "-m", 4, "--latency", "wide area")
+        out = here("plan", what, "-k", 2, "-m", 4, "--latency", "wide area")
         assert out.returncode == 0, out.stderr
         assert "gram" in out.stdout
         assert "local_ritz" in out.stdout
-    assert command("plan", "100000x50", "-k", 2, "--latency", "slow").returncode == 2
+    assert here("plan", "100000x50", "-k", 2, "--latency", "slow").returncode == 2
 
 
-def test_a_fit_says_what_was_chosen_and_why(rows):
-    out = command("fit", rows, "-k", 2, "--seed", 1)
+def test_a_fit_says_what_was_chosen_and_why(rows, here):
+    out = here("fit", rows, "-k", 2, "--seed", 1)
     assert "chosen: gram: 1 round" in out.stdout
     assert "converged: the sine of the angle" in out.stdout
     assert overview.PROVEN in out.stdout.splitlines()
 
 
-def test_rounds_tell_their_steps_and_how_sure_they_are(tmp_path, capsys):
+def test_rounds_tell_their_steps_and_how_sure_they_are(tmp_path, capsys, here):
     tail = with_spectrum(400, np.r_[3, 2.5, 2.2, np.linspace(1, 0.8, 97)], seed=5)
     np.save(tmp_path / "rows.npy", tail)
     asked = ["fit", tmp_path / "rows.npy", "-k", 3, "--tol", 1e-6, "--seed", 0]
-    tested = command(*asked, "--method", "block_lanczos").stdout.splitlines()
+    tested = here(*asked, "--method", "block_lanczos").stdout.splitlines()
     assert tested[0].split() == ["round", "steps", "up", "down", "seconds", "angle", "sure"]
     last = next(line for line in tested if line.startswith("block_lanczos"))
     assert re.search(r"e-\d\d +p = \de-\d\d$", tested[tested.index(last) - 1])
-    merged = command(*asked, "--method", "local_ritz:start=merged").stdout
+    merged = here(*asked, "--method", "local_ritz:start=merged").stdout
     assert re.search(r"\de-\d\d +proven$", merged, re.M)
     with warnings.catch_warnings():
         warnings.simplefilter("always")

@@ -409,50 +409,71 @@ def test_components_of_a_shuffled_fit_are_those_of_the_rows():
 
 
 SAVING = """
-import os, signal, sys
+import json, os, signal, sys
 import numpy as np
 import localpower as lp
-folder, calls, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 A = np.random.default_rng(0).standard_normal((50, 6))
 model = lp.svd(A, 3, rng=0)
-done, replace = 0, os.replace
+replace = os.replace
 
-def counted(a, b):
-    global done
-    done += 1
-    if done == calls and when == "full":
-        raise OSError(28, "No space left on device")
-    if done == calls and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(a, b)
+def save(folder, calls, when):
+    done = 0
 
-os.replace = counted
-try:
-    model.save(folder)
-except OSError:
-    sys.exit(3)
-print(done)
+    def counted(a, b):
+        nonlocal done
+        done += 1
+        if done == calls and when == "full":
+            raise OSError(28, "No space left on device")
+        if done == calls and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(a, b)
+
+    os.replace = counted
+    try:
+        model.save(folder)
+    except OSError:
+        os._exit(3)
+    os._exit(100 + done)
+
+for line in sys.stdin:  # each save has a process of its own
+    child = os.fork()
+    if not child:
+        save(*json.loads(line))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def saved(folder, calls, when):
-    command = [sys.executable, "-c", SAVING, str(folder), str(calls), when]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def saved():
+    """Have a process save a model, perhaps be killed or without room; returns how it ended."""
+    command = [sys.executable, "-c", SAVING]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as run:
+
+        def save(*how):
+            print(json.dumps([str(how[0]), *how[1:]]), file=run.stdin, flush=True)
+            return int(run.stdout.readline())
+
+        yield save
+        run.stdin.close()
+        assert run.wait() == 0
 
 
 @pytest.mark.parametrize("old", [True, False])
 @pytest.mark.parametrize("when", ["before", "full"])
-def test_a_save_that_is_killed_at_any_step_leaves_the_old_model_or_the_new(tmp_path, when, old):
+def test_a_save_that_is_killed_at_any_step_leaves_the_old_model_or_the_new(
+    tmp_path, saved, when, old
+):
     B = np.random.default_rng(0).standard_normal((50, 6))
     models = {k: lp.svd(B, k, rng=0) for k in (2, 3)}
-    steps = int(saved(tmp_path / "count", 0, "never").stdout)
+    steps = saved(tmp_path / "count", 0, "never") - 100
     assert steps >= 2
     ranks = []
     for step in range(1, steps + 1):
         folder = tmp_path / str(step)
         if old:
             models[2].save(folder)
-        assert saved(folder, step, when).returncode == (3 if when == "full" else -signal.SIGKILL)
+        assert saved(folder, step, when) == (3 if when == "full" else -signal.SIGKILL)
         if old or (folder / "run.json").exists():
             found = lp.Result.load(folder)
             ranks.append(found.run["rank"])

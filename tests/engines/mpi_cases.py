@@ -4,11 +4,16 @@ A rank that finds something wrong raises, which ends the job with a status that 
 """
 
 import gc
+import io
 import os
+import re
+import runpy
 import signal
 import sys
 import tempfile
 import time
+import warnings
+from contextlib import redirect_stdout
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +39,7 @@ RANK, SIZE = COMM.rank, COMM.size
 METHODS = ["local_power", "local_ritz", "block_lanczos", "tsqr", "uda", "wda", "dr_svd"]
 DENSE = with_spectrum(300, 0.7 ** np.arange(17), seed=1) * 10
 OPTIONS = {"max_rounds": 3, "center": True, "return_u": True, "rng": 5}
+EXAMPLE = Path(__file__).parents[2] / "examples" / "on_mpi.py"
 Link.GRACE = 3600.0  # a job that needs any of it is ended by its time limit
 
 
@@ -363,6 +369,16 @@ def alone():
         lp.connect("mpi:4")
     with pytest.raises(ValueError, match="no address"):
         lp.connect("mpi://node:1")
+
+
+def example():
+    """The script that the documentation shows, as it stands."""
+    printed = io.StringIO()
+    with redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    right = re.search(r"off by at most +\d\S*e-1[0-9]", printed.getvalue())
+    assert right if RANK == 0 else not printed.getvalue()
 
 
 def room():

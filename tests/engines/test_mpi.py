@@ -14,6 +14,7 @@ import pytest
 from helpers import LONG, ended, same_bits, started, with_spectrum
 
 import localpower as lp
+from localpower.cli import main
 
 HERE = Path(__file__).parent
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
@@ -79,28 +80,24 @@ def test_the_contract_holds_for_rows_that_rank_0_spreads_over_four_ranks():
     assert " passed" in done.stdout
 
 
-def test_ranks_get_the_bits_of_one_process():
-    well(3, "native_data", "led", "own_communicator")
+OF_THREE = [
+    *("native_data", "led", "own_communicator", "adversary"),
+    *("errors", "wrong_on_one_rank", "estimators", "resumed"),
+    *("late", "left_alone", "forgotten", "mixed", "polite", "degraded", "example"),
+]
 
 
-def test_certificates_of_misleading_matrices_are_those_of_one_process_and_no_lies():
-    well(3, "adversary")
+def test_three_ranks_get_the_bits_of_one_process_fail_together_and_never_wait():
+    """One job runs all of these, so each of them also leaves the ranks fit for the next.
+
+    Results and certificates are those of one process; an exception on any rank ends all of them;
+    only ranks that do not reply are given up; the example of the documentation runs.
+    """
+    well(3, *OF_THREE)
 
 
 def test_more_ranks_than_are_added_at_once_get_the_bits_of_one_process():
     well(9, "bits", "large")
-
-
-def test_an_exception_on_any_rank_ends_all_of_them_and_the_next_call_is_fine():
-    well(3, "errors", "wrong_on_one_rank", "estimators", "resumed")
-
-
-def test_ranks_are_never_left_waiting():
-    well(3, "late", "left_alone", "forgotten", "mixed", "polite")
-
-
-def test_only_ranks_that_do_not_reply_are_given_up():
-    well(4, "degraded")
 
 
 def test_one_rank_is_enough():
@@ -113,28 +110,25 @@ def test_a_killed_rank_ends_the_job():
     assert "well" not in done.stdout
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_job_that_is_interrupted_ends(sign):
-    run = subprocess.Popen(
-        [MPIEXEC, "-n", "3", sys.executable, str(HERE / "mpi_cases.py"), "endless"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    assert run.stdout.readline() == "running\n"
-    ranks = psutil.Process(run.pid).children(recursive=True)
-    assert len(ranks) >= 3
-    run.send_signal(sign)
-    run.communicate(timeout=LONG)
-    assert run.returncode != 0
-    assert ended(ranks)
+def test_a_job_that_is_interrupted_ends():
+    endless = [MPIEXEC, "-n", "3", sys.executable, str(HERE / "mpi_cases.py"), "endless"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    signs = (signal.SIGINT, signal.SIGTERM)
+    runs = [subprocess.Popen(endless, env=ENVIRONMENT, **pipes) for _ in signs]
+    for run, sign in zip(runs, signs, strict=True):
+        assert run.stdout.readline() == "running\n"
+        ranks = psutil.Process(run.pid).children(recursive=True)
+        assert len(ranks) >= 3
+        run.send_signal(sign)
+        run.communicate(timeout=LONG)
+        assert run.returncode != 0
+        assert ended(ranks)
 
 
 @pytest.fixture
 def folder(tmp_path):
     rows = with_spectrum(120, 0.7 ** np.arange(9))
-    for rank, part in enumerate(np.array_split(rows, 3)):
+    for rank, part in enumerate(np.array_split(rows, 2)):
         np.save(tmp_path / f"rows-{rank}.npy", part)
     np.save(tmp_path / "all.npy", rows)
     return tmp_path
@@ -143,34 +137,29 @@ def folder(tmp_path):
 @pytest.mark.parametrize("data", ["rows-{rank}.npy", "all.npy"])
 def test_the_command_fits_files_of_ranks_or_one_of_rank_0(folder, data):
     options = ["-k", "2", "--method", "local_ritz", "--seed", "0", "-o", "model"]
-    options += [] if "{" in data else ["--engine", "mpi", "-m", "3"]
-    done = job(3, "-m", "localpower", "fit", data, *options, cwd=folder)
+    options += [] if "{" in data else ["--engine", "mpi", "-m", "2"]
+    done = job(2, "-m", "localpower", "fit", data, *options, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("component") == done.stdout.count("-> model") == 1
     assert not done.stderr
-    parts = [folder / f"rows-{rank}.npy" for rank in range(3)]
+    parts = [folder / f"rows-{rank}.npy" for rank in range(2)]
     asked = {"method": "local_ritz", "rng": 0, "engine": "inline"}
     assert same_bits(lp.Result.load(folder / "model"), lp.svd(parts, 2, **asked))
 
 
 def test_the_command_says_once_that_ranks_do_not_work_together(folder):
-    done = job(3, "-m", "localpower", "fit", "all.npy", "-k", "2", cwd=folder)
+    done = job(2, "-m", "localpower", "fit", "all.npy", "-k", "2", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("add --engine mpi") == 1
 
 
-def test_the_command_says_once_what_is_wrong_and_on_which_rank(folder):
+def test_the_command_says_once_what_is_wrong_and_on_which_rank(folder, capsys):
     (folder / "rows-1.npy").unlink()
-    done = job(3, "-m", "localpower", "fit", "rows-{rank}.npy", "-k", "2", "-o", "m", cwd=folder)
+    done = job(2, "-m", "localpower", "fit", "rows-{rank}.npy", "-k", "2", "-o", "m", cwd=folder)
     assert done.returncode != 0
     assert done.stderr.count("localpower:") == 1
     assert "rank 1: FileNotFoundError" in done.stderr
     assert not (folder / "m").exists()
-    alone = subprocess.run(
-        [sys.executable, "-m", "localpower", "fit", "rows-{rank}.npy", "-k", "2"],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-    )
-    assert alone.returncode == 2
-    assert "mpiexec" in alone.stderr
+    alone = ["fit", str(folder / "rows-{rank}.npy"), "-k", "2"]
+    assert main(alone) == 2
+    assert "mpiexec" in capsys.readouterr().err

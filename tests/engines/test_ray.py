@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import tempfile
 import textwrap
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,7 @@ import psutil
 import pytest
 import scipy.sparse as sp
 from helpers import LONG, ended, same_bits, until, with_spectrum
+from test_examples import EXAMPLES
 
 import localpower as lp
 from localpower.data.partition import contiguous
@@ -471,23 +475,64 @@ METHOD = "local_power:steps=2"
 """
 
 LIFE = """
-import ray  # sets a variable of its own
+import runpy, warnings
+import ray, sklearn  # set variables of their own
+from localpower import engines
+import localpower.engines.ray
 environment, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
 files = os.listdir(tempfile.gettempdir())
-reference = lp.svd(A, 3, engine="inline", method=METHOD, workers=4, max_rounds=2, rng=0)
+how = {"method": "local_power:steps=2", "max_rounds": 4, "workers": 4, "rng": 0}
+reference = lp.svd(A, 3, engine="inline", **how)
+every, killed = {}, 0
+
+def started():
+    new = {process.pid: process for process in children()}
+    every.update(new)
+    return new.values()
+
+def mark(event):
+    for stream in (sys.stdout, sys.stderr):
+        print(event, file=stream, flush=True)
+
+def named(word):
+    return [p for p in started() if word in of_each(p, psutil.Process.name)]
+
+def kills(record, state):  # the node goes with this process
+    global killed
+    if record.round == moment:
+        for process in named("DashboardAgent"):
+            of_each(process, psutil.Process.kill)
+        psutil.wait_procs(named("raylet"), timeout=60)
+        killed += 1
+
+def runs(**more):
+    result = lp.svd(A, 3, engine=engine, **more, **how)
+    assert result.components.tobytes() == reference.components.tobytes()
+
+engines.ray.LOOK = 0.3
 engine = lp.connect("ray:2")
 with lp.connect("ray") as other:  # shares the cluster, and leaves it to the first
     assert other.size == engine.size == 2
-every = psutil.Process(), *children()
-sockets = [s for p in every for s in of_each(p, psutil.Process.net_connections)]
+runs()
+processes = psutil.Process(), *started()
+sockets = [s for p in processes for s in of_each(p, psutil.Process.net_connections)]
 print({s.laddr.ip.removeprefix("::ffff:") for s in sockets if s.status == "LISTEN"})
-result = lp.svd(A, 3, engine=engine, method=METHOD, workers=4, max_rounds=2, rng=0)
-assert result.components.tobytes() == reference.components.tobytes()
-started = children()
-assert len(started) > 3
+assert len(every) > 3
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # Ray's own
+    runpy.run_path(sys.argv[1], run_name="__main__")
+mark("dies")
+for moment in (2, 4):  # with rounds to come, or none: the next run finds out
+    first = ray.get_runtime_context().get_node_id()
+    runs(faults=lp.Faults(deadline=60), callback=kills)
+    runs(faults=lp.Faults(deadline=60))
+    assert ray.get_runtime_context().get_node_id() != first
+assert killed == 2
+started()
+mark("closes")
 engine.close()
 engine.close()
-_, alive = psutil.wait_procs(started, timeout=25)
+_, alive = psutil.wait_procs(list(every.values()), timeout=25)
 assert not alive, alive
 assert os.listdir(tempfile.gettempdir()) == files
 changed = set(os.environ.items()) ^ set(environment.items())
@@ -511,87 +556,51 @@ finally:
 """
 
 
-NODE = """
-import ray
-how = {"method": "dpi", "max_rounds": 4, "workers": 4, "rng": 0}
-reference = lp.svd(A, 3, engine="inline", **how)
-
-def named(word):
-    return [p for p in children() if word in of_each(p, psutil.Process.name)]
-
-with lp.connect("ray:2") as engine:
-    for moment in (2, 4):  # with rounds to come, or none: the next run finds out
-        def callback(record, state):
-            if record.round == moment:  # the node goes with this process
-                for process in named("DashboardAgent"):
-                    of_each(process, psutil.Process.kill)
-                psutil.wait_procs(named("raylet"), timeout=60)
-
-        first = ray.get_runtime_context().get_node_id()
-        for then in (callback, None):
-            late = lp.Faults(deadline=60)
-            result = lp.svd(A, 3, engine=engine, faults=late, callback=then, **how)
-            assert result.components.tobytes() == reference.components.tobytes()
-        assert ray.get_runtime_context().get_node_id() != first
-assert not psutil.wait_procs(children(), timeout=25)[1]
-"""
-
-
-def start(code, folder):
+def start(code, folder, *arguments, **more):
     """Run a script with a home and a folder for temporary files of its own."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(SCRIPT + code))
     names = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.Popen(
-        [sys.executable, "-W", "error", str(path)],
+        [sys.executable, "-W", "error", str(path), *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**names, "HOME": str(folder), "TMPDIR": str(folder)},
+        env={**names, "HOME": str(folder), "TMPDIR": str(folder), **more},
         start_new_session=True,
     )
 
 
-@pytest.fixture
-def folder():
-    """Short, as paths of sockets are limited."""
+@contextmanager
+def short_folder():
+    """Short, as paths of sockets are limited; in the end nothing but the script is in it."""
     with tempfile.TemporaryDirectory(prefix="lp-") as name:
         yield Path(name)
+        assert os.listdir(name) == ["script.py"]
 
 
-def test_a_cluster_of_our_own_is_on_loopback_and_leaves_nothing_behind(folder):
-    run = start(LIFE, folder)
-    out, errors = run.communicate(timeout=LONG)
-    assert (run.returncode, errors) == (0, "")
-    assert out.strip() == "{'127.0.0.1'}"
-    assert os.listdir(folder) == ["script.py"]
+# Ray looks as soon and as often whether a node is alive.
+SOON = {"RAY_health_check_initial_delay_ms": "0", "RAY_health_check_period_ms": "300"}
 
 
-def test_a_cluster_of_our_own_whose_node_dies_is_started_again(folder):
-    run = start(NODE, folder)
-    _, errors = run.communicate(timeout=2 * LONG)
-    assert run.returncode == 0, errors
-    assert os.listdir(folder) == ["script.py"]
-    assert ended(processes(folder))
+def test_a_cluster_of_our_own_is_on_loopback_outlives_its_node_and_leaves_nothing_behind():
+    """The example runs on it, as it stands."""
+    with short_folder() as folder:
+        run = start(LIFE, folder, EXAMPLES / "on_ray.py", **SOON)
+        out, errors = run.communicate(timeout=2 * LONG)
+        assert run.returncode == 0, errors
+        for told in (out, errors):  # only that a node died is told by Ray
+            assert told.endswith("closes\n")
+        assert errors.startswith("dies\n")
+        loopback, *said = out.partition("dies\n")[0].splitlines()
+        assert loopback == "{'127.0.0.1'}"
+        assert len(said) == 3
+        assert re.match(r"differs from numpy by \d\S*e-1[0-9]$", said[2]), out
+        assert ended(processes(folder))
 
 
 def send(run, sign, group):
     os.killpg(run.pid, sign) if group else run.send_signal(sign)
-
-
-@pytest.mark.parametrize(("sign", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
-def test_a_cluster_of_our_own_ends_when_the_coordinator_is_stopped(sign, group, folder):
-    run = start(STOPPED, folder)
-    workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
-    assert len(workers) > 3
-    send(run, sign, group)
-    _, errors = run.communicate(timeout=LONG)
-    assert ended(workers)
-    assert os.listdir(folder) == ["script.py"]
-    if sign == signal.SIGTERM:
-        assert (run.returncode, errors) == (128 + sign, "")
-    else:
-        assert "KeyboardInterrupt" in errors
 
 
 def processes(folder):
@@ -600,13 +609,39 @@ def processes(folder):
     return [process for process, names in found if names.get("TMPDIR") == str(folder)]
 
 
-@pytest.mark.parametrize(("sign", "group"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
-def test_a_cluster_whose_start_is_interrupted_ends_before_its_coordinator(sign, group, folder):
-    run = start(STARTING, folder)
-    until(lambda: any(process.info["name"] == "raylet" for process in processes(folder)))
-    send(run, sign, group)
-    out, errors = run.communicate(timeout=LONG)
-    assert out == "[]\n"
-    assert ("KeyboardInterrupt" in errors) == (sign == signal.SIGINT)
-    assert os.listdir(folder) == ["script.py"]
-    assert ended(processes(folder))
+def is_stopped(sign, group):
+    with short_folder() as folder:
+        run = start(STOPPED, folder)
+        workers = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
+        assert len(workers) > 3
+        send(run, sign, group)
+        _, errors = run.communicate(timeout=LONG)
+        assert ended(workers)
+    if sign == signal.SIGTERM:
+        assert (run.returncode, errors) == (128 + sign, "")
+    else:
+        assert "KeyboardInterrupt" in errors
+
+
+def is_interrupted(sign, group):
+    with short_folder() as folder:
+        run = start(STARTING, folder)
+        until(lambda: any(process.info["name"] == "raylet" for process in processes(folder)))
+        send(run, sign, group)
+        out, errors = run.communicate(timeout=LONG)
+        assert out == "[]\n"
+        assert ("KeyboardInterrupt" in errors) == (sign == signal.SIGINT)
+        assert ended(processes(folder))
+
+
+@pytest.mark.parametrize(
+    ("check", "ways"),
+    [
+        (is_stopped, [(signal.SIGINT, True), (signal.SIGTERM, False)]),
+        (is_interrupted, [(signal.SIGINT, False), (signal.SIGTERM, True)]),
+    ],
+)
+def test_a_cluster_of_our_own_ends_when_the_coordinator_is_stopped_even_as_it_starts(check, ways):
+    with ThreadPoolExecutor(2) as pool:  # both ways at once
+        for told in [pool.submit(check, *way) for way in ways]:
+            told.result()

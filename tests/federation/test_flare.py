@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import mkdtemp
 from types import SimpleNamespace
 
 import numpy as np
@@ -113,12 +115,11 @@ class Federation:
         """Submit a job from a process of its own, after a `change` of what is submitted."""
         asked = {
             "kit": str(self.kits["lead"]),
-            "scratch": str(self.folder / f"scratch{len(list(self.folder.iterdir()))}"),
+            "scratch": mkdtemp(dir=self.folder),
             "sites": list(SITES),
             "patience": 120,
             "lead": Call({"rank": 2, "method": "gram", "rng": 0}).text(),
         }
-        Path(asked["scratch"]).mkdir()
         done = subprocess.run(
             [sys.executable, "-c", f"{SESSION}{change}\nsession.main()"],
             input=json.dumps(asked),
@@ -140,10 +141,16 @@ SESSION = "import localpower.federation.flare_session as session\n"
 
 
 def allow_code(local):
-    """Have a server that lets everything pass: sites look after themselves."""
+    """Have a server let everything pass, several jobs at once: sites look after themselves."""
+
+    def resources(told):
+        (scheduler,) = [part for part in told["components"] if part["id"] == "job_scheduler"]
+        scheduler["args"]["max_jobs"] = 3
+        told["class_allow_list"] = ["*"]
+
     for name, change in (
         ("authorization.json", lambda told: told["permissions"]["lead"].update(byoc="any")),
-        ("resources.json", lambda told: told.update(class_allow_list=["*"])),
+        ("resources.json", resources),
     ):
         told = json.loads((local / name).read_text())
         change(told)
@@ -176,6 +183,26 @@ def federation(tmp_path_factory):
         running.stop()
 
 
+CLASS = "session.SITE_CLASS = 'localpower.federation.journal.Journal'"
+SHIPS = """
+plain = session.write_job
+def write_job(folder, *rest):
+    plain(folder, *rest)
+    (folder / "app" / "custom").mkdir()
+    (folder / "app" / "custom" / "own.py").write_text("own = 1")
+    return folder
+session.write_job = write_job
+"""
+
+
+@pytest.fixture(scope="session")
+def foreign(federation):
+    """Errors of jobs that no site may run, which are under way while others are."""
+    with ThreadPoolExecutor(2) as pool:
+        yield [pool.submit(federation.submit, change) for change in (CLASS, SHIPS)]
+
+
+@pytest.mark.usefixtures("foreign")
 def test_a_fit_has_the_bits_of_a_sum_in_one_process(federation):
     engine, seen = f"flare:{federation.kits['lead']}", []
     found = lp.svd("sites", 3, engine=engine, callback=lambda r, _: seen.append(r), **HOW)
@@ -195,6 +222,20 @@ def test_a_fit_has_the_bits_of_a_sum_in_one_process(federation):
     assert {address.ip for address in listening} <= {"127.0.0.1", "::1"}
 
 
+def test_a_class_that_is_not_listed_is_refused(federation, foreign):
+    assert "ended" in foreign[0].result()
+    logs = "".join(federation.log(site) for site in SITES)
+    assert "'localpower.federation.journal.Journal'" in logs
+    assert "is not in allow_list" in logs
+
+
+def test_a_job_that_ships_code_is_refused(foreign):
+    error = foreign[1].result()
+    for site in SITES:
+        assert f"{site}: NVFLARE_ERROR: BYOC not permitted" in error
+    assert "server: OK" in error
+
+
 def test_what_a_site_refuses_is_raised_here(federation):
     policy = federation.folder / "south" / "policy.toml"
     before = policy.read_text()
@@ -204,30 +245,6 @@ def test_what_a_site_refuses_is_raised_here(federation):
             lp.svd("sites", 3, engine=f"flare:{federation.kits['lead']}", **HOW)
     finally:
         policy.write_text(before)
-
-
-def test_a_class_that_is_not_listed_is_refused(federation):
-    error = federation.submit("session.SITE_CLASS = 'localpower.federation.journal.Journal'")
-    assert "ended" in error
-    logs = "".join(federation.log(site) for site in SITES)
-    assert "'localpower.federation.journal.Journal'" in logs
-    assert "is not in allow_list" in logs
-
-
-def test_a_job_that_ships_code_is_refused(federation):
-    ships = """
-plain = session.write_job
-def write_job(folder, *rest):
-    plain(folder, *rest)
-    (folder / "app" / "custom").mkdir()
-    (folder / "app" / "custom" / "own.py").write_text("own = 1")
-    return folder
-session.write_job = write_job
-"""
-    error = federation.submit(ships)
-    for site in SITES:
-        assert f"{site}: NVFLARE_ERROR: BYOC not permitted" in error
-    assert "server: OK" in error
 
 
 @pytest.fixture(scope="session")
