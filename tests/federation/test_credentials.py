@@ -3,6 +3,7 @@
 That the true site is then taken in, and the fit comes to its end, shows that no other was.
 """
 
+import select
 import shutil
 import socket
 import ssl
@@ -34,10 +35,15 @@ from localpower.federation.stream import METHOD, SERVICE, grpc
 from localpower.worker.sum_tasks import Sums
 
 
+def plain(server):
+    """The socket as it is."""
+    return server
+
+
 class Relay:
     """Passes a connection on, and records what the client sends."""
 
-    def __init__(self, port, wrap=lambda server: server):
+    def __init__(self, port, wrap):
         self.target, self.wrap, self.sent = port, wrap, b""
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
@@ -48,28 +54,33 @@ class Relay:
             while True:
                 client, _ = self.socket.accept()
                 server = self.wrap(socket.create_connection(("127.0.0.1", self.target), PATIENCE))
-                for ends in ((client, server, True), (server, client, False)):
-                    threading.Thread(target=self.copy, args=ends, daemon=True).start()
+                threading.Thread(target=self.copy, args=(client, server), daemon=True).start()
         except OSError:
             return
 
-    def copy(self, source, target, recorded):
-        try:
-            while data := source.recv(1 << 16):
-                self.sent += data * recorded
-                target.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for end in (source, target):
-                try:
-                    end.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue
+    def copy(self, client, server):
+        """Both ways in one thread: two must not use a TLS socket at the same time."""
+        other = {client: server, server: client}
+        with client, server:
+            while True:
+                unread = [server] if self.wrap is not plain and server.pending() else None
+                for source in unread or select.select([*other], [], [])[0]:
+                    try:
+                        source.setblocking(False)
+                        data = source.recv(1 << 16)
+                        other[source].setblocking(True)
+                        other[source].sendall(data)
+                    except ssl.SSLWantReadError:  # not a whole record yet, or none with data
+                        continue
+                    except OSError:
+                        return
+                    if not data:
+                        return
+                    self.sent += data * (source is client)
 
 
 @contextmanager
-def relayed(port, wrap=lambda server: server):
+def relayed(port, wrap=plain):
     relay = Relay(port, wrap)
     try:
         yield relay
