@@ -43,6 +43,7 @@ STRICT = ("core/certificate.py", "stopping.py")  # files without survivors
 CERTIFY = ("tests/core/test_certify.py",)
 EVIDENCE = ("tests/core/test_evidence.py",)
 SHARE = ("tests/core/test_share.py", "-k", "judged or sums or boundary or claimed or reach_tells")
+GROWN = ("tests/core/test_share.py", "-k", "narrow_blocks or dropped_of")
 STOPPING = ("tests/core/test_stopping.py",)
 LANCZOS = ("tests/core/test_block_lanczos.py", "-k", "restart or ripe or missed or sees")
 SEARCH = (
@@ -1041,9 +1042,16 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("certifies: ClassVar[bool] = True", "certifies: ClassVar[bool] = False"),
         ("sends_probes: ClassVar[bool] = True", "sends_probes: ClassVar[bool] = False"),
     ]),
+    ("methods/ritz_grown.py", GROWN, [
+        ("hidden = state.hidden + float(state.values[enough])", "hidden = state.hidden"),
+        ("complete = state.hidden <= COMPLETE", "complete = state.hidden < 0 * COMPLETE"),
+    ]),
+    ("methods/growing.py", GROWN, [
+        ("found = state.seen()", "found = state.ritz()"),
+    ]),
     ("methods/block_lanczos.py", LANCZOS, [
-        ("if self.space.shape[1] < self.basis.shape[1]:\n            return None",
-         "if self.space.shape[1] <= self.basis.shape[1]:\n            return None"),
+        ("None if self.space.shape[1] < self.basis.shape[1] else",
+         "None if self.space.shape[1] <= self.basis.shape[1] else"),
         ("        R = self.joint @ turn[-self.joint.shape[1] :]\n        return",
          "        R = self.joint @ turn[: self.joint.shape[1]]\n        return"),
         ("return Ritz(values, R[:, : self.basis.shape[1]], R.T @ R)",

@@ -11,8 +11,11 @@ import localpower as lp
 from localpower.core.certificate import Known, Ritz
 from localpower.core.share import Reach, Share, ceiling
 from localpower.engines.inline import Inline
-from localpower.methods import block_lanczos
+from localpower.methods import BlockLanczos, block_lanczos
 from localpower.methods.base import Method
+from localpower.methods.block_lanczos import LanczosState
+from localpower.methods.growing import Growth
+from localpower.methods.ritz import RitzState
 from localpower.show.shares import percent, reach_text
 from localpower.worker.shard import Shard
 from localpower.worker.tasks import LeadingFactor
@@ -26,6 +29,7 @@ SPECTRA = {
     "steps": 2.0 ** -(J // 7),
     "flat": 1 + 0.002 * J[::-1],
     "one large": np.where(J == 1, 5.0, 0.9**J),
+    "six large": np.where(J <= 6, 10.0, 1.0),  # of which all eigenpairs are more than are merged
 }
 
 
@@ -60,6 +64,36 @@ def test_every_method_finds_the_number_of_lapack_in_no_more_rounds(name, method)
         assert part < found.reach.reached <= sums[count - 1] + 1e-14
         if count > 1:
             assert sums[count - 2] - 1e-14 <= found.reach.fewer <= part
+
+
+def test_narrow_blocks_count_before_they_have_as_many_columns_as_a_guess():
+    four = LanczosState(
+        np.eye(40, 12),
+        rank=7,
+        space=np.eye(40, 4),
+        projected=np.diag([8.0, 4.0, 0.5, 0.4]),
+        following=np.eye(40, 8)[:, 4:],
+        joint=1e-3 * np.eye(4),
+    )
+    assert four.ritz() is None  # less than 12: no certificate yet
+    growth = Growth(Share(0.9, 13.0, 40), np.random.default_rng(0))
+    assert growth.grown(BlockLanczos(), four, 7).rank == 2
+    nothing = LanczosState(np.eye(40, 12), rank=7, space=np.eye(40, 0))
+    assert growth.grown(BlockLanczos(), nothing, 7) is nothing
+
+
+@pytest.mark.parametrize("hidden", [1e-6, 1e-12])
+def test_what_is_dropped_of_a_start_may_hide_besides_unless_the_start_may_be_the_answer(hidden):
+    values = 0.9 ** np.arange(60)
+    every = RitzState(np.eye(60, 20), start=np.eye(60), values=values, hidden=hidden, rank=15)
+    after = every.grown(2, 7, np.random.default_rng(0))
+    if hidden < 1e-9:
+        assert after.hidden == hidden
+        assert len(after.values) == after.start.shape[1] == 60
+    else:
+        kept = after.start.shape[1]
+        assert kept < 60
+        assert after.hidden == hidden + values[kept]
 
 
 @pytest.mark.parametrize("name", ["housing", "splice"])

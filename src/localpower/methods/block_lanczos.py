@@ -65,7 +65,11 @@ class LanczosState(SearchState):
 
     def ritz(self) -> Ritz | None:
         """Ritz values, and residuals as coordinates in the next block, once there are enough."""
-        if self.space.shape[1] < self.basis.shape[1]:
+        return None if self.space.shape[1] < self.basis.shape[1] else self.seen()
+
+    def seen(self) -> Ritz | None:
+        """The same of as many as there are."""
+        if not self.space.shape[1]:
             return None
         values, turn = ritz_turn(self.projected.T)
         R = self.joint @ turn[-self.joint.shape[1] :]

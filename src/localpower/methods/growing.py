@@ -67,7 +67,7 @@ class Growth:
 
     def grown(self, method: Method, state: State, rank: int) -> State:
         """The state with the rank that its Ritz values ask for; the same one if that is its own."""
-        found = state.ritz()
+        found = state.seen()
         wanted = rank if found is None else self.share.following(found, rank)
         if wanted == (state.rank or rank):
             return state

@@ -15,6 +15,8 @@ from localpower.methods.search import outside
 if TYPE_CHECKING:
     from localpower.methods.ritz import RitzState
 
+COMPLETE = 1e-9  # of the largest value: where no more is hidden, the start may be the answer
+
 
 def start_grown(state: RitzState, width: int, enough: int, rng: np.random.Generator) -> RitzState:
     """Before the first product: `enough` columns of a merged start, or random ones besides."""
@@ -24,7 +26,8 @@ def start_grown(state: RitzState, width: int, enough: int, rng: np.random.Genera
         columns = state.factor[:, : large(squares, state.rank, width, modelled)]
         some = columns / np.sqrt(squares[: columns.shape[1]])
         state = replace(state, start=some.astype(state.start.dtype, copy=False))
-    if state.probes is None and enough < state.start.shape[1] == len(state.values):
+    complete = state.hidden <= COMPLETE * state.values[:1].sum()
+    if state.probes is None and not complete and enough < state.start.shape[1] == len(state.values):
         hidden = state.hidden + float(state.values[enough])  # what is dropped may hide besides
         start, values = state.start[:, :enough], state.values[:enough]
         state = replace(state, start=start, values=values, hidden=hidden)

@@ -84,6 +84,10 @@ class State:
         """Ritz pairs, where they are known."""
         return None if self.told is None else Ritz.of(*self.told)
 
+    def seen(self) -> Ritz | None:
+        """The same where they are too few for a certificate, to count how many are needed."""
+        return self.ritz()
+
     @property
     def told(self) -> tuple[Array, Array] | None:
         """What a certificate is about: an orthonormal basis and its exact image."""
