@@ -256,7 +256,7 @@ def test_a_worker_that_never_starts_is_given_up(monkeypatch):
 
 def test_the_deadline_begins_when_workers_have_started(monkeypatch):
     """They take longer than that to start, at first and when one is started again."""
-    slow = "import time; time.sleep(2.2)" + COMMAND
+    slow = "import time; time.sleep(3.2)" + COMMAND
     monkeypatch.setattr("localpower.engines.processes.COMMAND", slow)
 
     def callback(record, state):
@@ -271,7 +271,7 @@ def test_the_deadline_begins_when_workers_have_started(monkeypatch):
         workers=3,
         max_rounds=4,
         rng=0,
-        faults=lp.Faults(deadline=2),
+        faults=lp.Faults(deadline=3),
         callback=callback,
     )
     assert len(result.run["faults"]) == 1
