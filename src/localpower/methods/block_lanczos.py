@@ -22,9 +22,10 @@ from typing import ClassVar
 import numpy as np
 
 from localpower.core.certificate import ROUNDING, Ritz, ritz_turn
+from localpower.core.checks import whole
 from localpower.core.linalg import Array, svd
 from localpower.engines.base import Engine
-from localpower.methods.base import Method, Start, width_option
+from localpower.methods.base import Method, Start, option, width_option
 from localpower.methods.costs import Decay, Estimate, Problem
 from localpower.methods.search import (
     MISSED,
@@ -39,7 +40,7 @@ from localpower.methods.state import Doubt, State, widened
 from localpower.methods.work import ROUND
 from localpower.worker.tasks import PowerSteps
 
-BLOCK = 4
+BLOCK, WIDER = 4, 8  # columns; where memory limits products, more take hardly longer
 SAME = 0.01  # of a value: how near others are that count as the same
 RIPE = 0.5  # of a value: the residual from which it counts as one
 
@@ -109,11 +110,19 @@ class BlockLanczos(Method):
     Parameters
     ----------
     width : int, optional
-        Columns of the random start, of which the first block has 4; by default 5 more than the
+        Columns of the random start, of which the first block has some; by default 5 more than the
         rank.
+    block : int, optional
+        How many; by default 4, or 8 where a plan finds that to be faster.
     """
 
     width: int | None = width_option()
+    block: int | None = option(
+        None,
+        "columns of the first block (4, or what a plan chooses)",
+        lambda n, v: v if v is None else whole(n, v),
+        int,
+    )
 
     about: ClassVar[str] = "narrow blocks: less work in more rounds"
     iterates: ClassVar[bool] = True
@@ -129,24 +138,28 @@ class BlockLanczos(Method):
         return True
 
     def states(self, engine: Engine, start: Start) -> Iterator[State]:
-        block = min(BLOCK, start.width) if start.state is None else start.width
+        block = self._block(start.width) if start.state is None else start.width
         return block_lanczos(engine, start.begin(engine), start.rank, block, start.doubt)
 
+    def forms(self, rank: int) -> tuple[Method, ...]:
+        """Wider blocks take fewer rounds, narrow ones less work."""
+        return (self,) if self.block else (self, replace(self, block=WIDER))
+
     def first_rank(self, columns: int, limit: int) -> int:
-        return min(limit, BLOCK)
+        return self._block(limit)
 
     def workspace(self, columns: int, width: int) -> float:
         return (6 + RESTART + 1) * columns * width * 8
 
     def widest(self, columns: int, rank: int, width: int) -> int:
         """A block and probes, or the answer; blocks are wider only where values repeat."""
-        return max(width, min(BLOCK, width) + self.state_type.PROBES)
+        return max(width, self._block(width) + self.state_type.PROBES)
 
     def estimate(self, problem: Problem, decay: Decay) -> Estimate:
-        """Two columns more for each that is asked for; probes once the answer is near."""
-        wide = min(BLOCK, problem.width)
-        more = 2.0 * decay.rank * (1 / wide - 1 / decay.width)
-        count = 1 + 0.75 * decay.degree(sqrt(decay.columns * decay.rank)) + more
+        """Narrow blocks take more rounds, the more of them the more is asked for; then probes."""
+        wide = self._block(problem.width)
+        more = (10 + 2 * decay.rank) * (1 / wide - 1 / decay.width)
+        count = 0.5 + 0.55 * decay.degree(sqrt(decay.columns * decay.rank)) + more
         rounds = min(ceil(count), ceil(decay.columns / wide))
         block = problem.columns * wide
         probes = problem.columns * min(LanczosState.PROBES, problem.columns - wide)
@@ -158,6 +171,9 @@ class BlockLanczos(Method):
         own = ROUND + (2.6e6 + 1200.0 * problem.columns) * space
         work = problem.product(wide + probes / problem.columns / 2) + own
         return Estimate(records, rounds * work)
+
+    def _block(self, most: int) -> int:
+        return min(self.block or BLOCK, most)
 
 
 def block_lanczos(

@@ -27,6 +27,8 @@ SMALL = 2000  # columns up to which all eigenvalues are taken
 MOST_ROUNDS = 100_000
 START = 0.5  # size of each unwanted part in a random start, against the wanted ones
 TYPICAL = "typical: nothing is known of the spectrum"
+NARROW = 8  # columns up to which a product of dense rows takes as long as their way from memory
+FIRST_TIME = 1.15  # times as long as again and again, as engines are measured
 LEAN = 1 << 30  # bytes of workspace from which it should not be many times what the rows take
 
 
@@ -93,7 +95,8 @@ class Problem:
         """The same of a local product with so many columns; few are not faster than memory."""
         if self.sparse:
             return self.share * sparse_product(width, self.columns)
-        return operations(self.share, self.itemsize / 8 * width) * in_cache(self.columns)
+        part = self.itemsize / 8 * max(width, NARROW)
+        return operations(self.share, part) * in_cache(self.columns)
 
     def gram(self) -> float:
         """The same of ``A_iᵀA_i``, in float64; sparse rows are multiplied entry by entry."""
@@ -218,8 +221,8 @@ class Cost:
     flops : float
         Of the worker with the most rows, and of the coordinator.
     seconds : float
-        ``hops · latency + bytes of all workers / bandwidth + flops / rate``, in all phases; and the
-        passes over files that are larger than memory.
+        ``hops · latency + bytes of all workers / bandwidth + 1.15 flops / rate``, in all phases,
+        and the passes over files that are larger than memory.
     feasible : bool
         Whether it reaches the tolerance within memory; `note` says more.
     ledger : Ledger
@@ -281,7 +284,7 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
     seconds = (
         ledger.hops * problem.latency
         + (ledger.bytes_up + ledger.bytes_down) / problem.bandwidth
-        + (estimate.flops + _more_flops(problem, method)) / problem.flops
+        + FIRST_TIME * (estimate.flops + _more_flops(problem, method)) / problem.flops
         + ledger.rounds * problem.stored / READING
     )
     m = len(problem.sizes)

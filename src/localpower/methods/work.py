@@ -13,7 +13,7 @@ ROUND = 5e7  # what the coordinator does in every round, whatever the sizes
 ITERATED = 1.3e8  # calls of a Lanczos iteration for a few eigenvectors
 BLOCK = 1 << 19  # entries of the blocks of rows whose triangles are merged
 LONG = 6000  # columns of which a few of a block, and of its product, fill the cache of a core
-GATHERED = 5000  # columns from which on sparse rows find less and less of a block in the cache
+GATHERED = 20_000  # columns from which on sparse rows find little of a block in the cache
 
 
 def in_cache(columns: int) -> float:
@@ -23,7 +23,7 @@ def in_cache(columns: int) -> float:
 
 def sparse_product(width: float, columns: int) -> float:
     """An entry's part in a product of sparse rows."""
-    return (140 + 22 * width) * (1 + min(columns / GATHERED, 3))
+    return 160 + (30 + 85 * min(columns / GATHERED, 1)) * width
 
 
 def eigenvectors(order: float) -> float:
