@@ -5,6 +5,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 from helpers import EPS, same_bits, with_spectrum
 
 import localpower as lp
@@ -59,6 +60,30 @@ def test_all_vectors_of_a_value_that_is_there_often_are_found(often, before, apa
     rough = fit(A, before + often, tol=0.1, max_rounds=100)
     assert rough.converged
     assert sine(A, rough) <= 0.1
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_wider_blocks_take_fewer_rounds(center):
+    A = with_spectrum(300, np.arange(1, 201) ** -0.6) + 0.1 * center
+    target = A - center * A.mean(axis=0)
+    runs = [fit(A, 5, method=f"block_lanczos:block={b}", center=center) for b in (2, 4, 8)]
+    assert all(run.converged and sine(target, run) <= 1e-8 for run in runs)
+    assert runs[0].ledger.rounds > runs[1].ledger.rounds > runs[2].ledger.rounds
+    assert same_bits(fit(A, 5, center=center), runs[1])
+    wide = fit(A, 5, method="block_lanczos:block=99", center=center)  # all of the start
+    assert wide.converged
+    assert wide.ledger.rounds <= runs[2].ledger.rounds
+    with pytest.raises(ValueError, match="block=0 must be"):
+        lp.methods.BlockLanczos(block=0)
+
+
+def test_a_plan_takes_wider_blocks_where_they_cost_little():
+    """Rows from memory, or a network of many hops; not where every column is fetched from afar."""
+    assert lp.plan((5000, 5000), 10)["block_lanczos"].method == "block_lanczos:block=8"
+    A = sparse.random_array((4000, 60_000), density=5e-3, rng=0, format="csr")
+    near, far = (lp.plan(A, 10, tol=1e-6, latency=latency) for latency in (1e-6, 1.0))
+    assert near["block_lanczos"].method == "block_lanczos"
+    assert far["block_lanczos"].method == "block_lanczos:block=8"
 
 
 def test_a_full_space_restarts_and_still_converges():

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import psutil
 import pytest
-from helpers import LONG, busy, ended, same_bits, until
+from helpers import LONG, busy, ended, same_bits, started, until
 
 import localpower as lp
 from localpower.engines.processes import COMMAND
@@ -24,7 +24,7 @@ BEFORE = set()  # what other tests of this interpreter started
 
 
 def children():
-    return [c for c in psutil.Process().children(recursive=True) if c not in BEFORE]
+    return [process for process in started() if process not in BEFORE]
 
 
 @pytest.fixture(autouse=True)

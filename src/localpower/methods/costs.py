@@ -28,7 +28,7 @@ MOST_ROUNDS = 100_000
 START = 0.5  # size of each unwanted part in a random start, against the wanted ones
 TYPICAL = "typical: nothing is known of the spectrum"
 NARROW = 8  # columns up to which a product of dense rows takes as long as their way from memory
-FIRST_TIME = 1.15  # times as long as again and again, as engines are measured
+FIRST_TIME = 1.12  # times as long as again and again, as engines are measured
 LEAN = 1 << 30  # bytes of workspace from which it should not be many times what the rows take
 
 
@@ -221,7 +221,7 @@ class Cost:
     flops : float
         Of the worker with the most rows, and of the coordinator.
     seconds : float
-        ``hops · latency + bytes of all workers / bandwidth + 1.15 flops / rate``, in all phases,
+        ``hops · latency + bytes of all workers / bandwidth + 1.12 flops / rate``, in all phases,
         and the passes over files that are larger than memory.
     feasible : bool
         Whether it reaches the tolerance within memory; `note` says more.
