@@ -1006,8 +1006,13 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
          "return width + 2 * self.sends_probes"),
     ]),
     ("methods/block_lanczos.py", AT_ONCE, [
-        ("return max(width, min(BLOCK, width) + self.state_type.PROBES)",
+        ("return max(width, self._block(width) + self.state_type.PROBES)",
          "return width + self.state_type.PROBES"),
+    ]),
+    ("methods/block_lanczos.py", ("tests/core/test_block_lanczos.py", "-k", "wider"), [
+        ("return (self,) if self.block else (self, replace(", "return (self,) if 1 else (replace("),
+        ("return min(self.block or BLOCK, most)", "return min(BLOCK, most)"),
+        ("return min(self.block or BLOCK, most)", "return self.block or BLOCK"),
     ]),
     ("methods/local_power.py", ("tests/test_planning.py", "-k", "no_method_asks"), [
         (".widest(columns, rank, width) + width", ".widest(columns, rank, width)"),

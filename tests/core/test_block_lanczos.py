@@ -73,6 +73,7 @@ def test_wider_blocks_take_fewer_rounds(center):
     wide = fit(A, 5, method="block_lanczos:block=99", center=center)  # all of the start
     assert wide.converged
     assert wide.ledger.rounds <= runs[2].ledger.rounds
+    assert lp.methods.BlockLanczos(block=99).widest(200, 5, 10) == 10 + LanczosState.PROBES
     with pytest.raises(ValueError, match="block=0 must be"):
         lp.methods.BlockLanczos(block=0)
 
