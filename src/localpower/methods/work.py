@@ -13,7 +13,8 @@ ROUND = 5e7  # what the coordinator does in every round, whatever the sizes
 ITERATED = 1.3e8  # calls of a Lanczos iteration for a few eigenvectors
 BLOCK = 1 << 19  # entries of the blocks of rows whose triangles are merged
 LONG = 6000  # columns of which a few of a block, and of its product, fill the cache of a core
-GATHERED = 20_000  # columns from which on sparse rows find little of a block in the cache
+GATHERED = 6700  # numbers of a panel of sparse rows; the more, the less of it is in a cache
+PANEL, FARTHEST = 12, 150  # columns of such a panel; what the way from memory takes at most
 
 
 def in_cache(columns: int) -> float:
@@ -23,7 +24,7 @@ def in_cache(columns: int) -> float:
 
 def sparse_product(width: float, columns: int) -> float:
     """An entry's part in a product of sparse rows."""
-    return 160 + (30 + 85 * min(columns / GATHERED, 1)) * width
+    return 160 + (30 + min(columns * min(width, PANEL) / GATHERED, FARTHEST)) * width
 
 
 def eigenvectors(order: float) -> float:
