@@ -221,6 +221,28 @@ def test_values_name_colours_and_ids_and_a_frame_its_own(named):
         result.plot("scores", lp.read(x), color="kind")
 
 
+@pytest.mark.parametrize("kind", ["frame", "file"])
+def test_labels_that_read_set_aside_answer_to_the_name_of_their_column(named, kind, tmp_path):
+    result, data = named
+    if kind == "file":
+        data.to_csv(tmp_path / "trees.csv", index=False)
+        data = tmp_path / "trees.csv"
+    rows = lp.read(data, drop="tag", label="kind")
+    page = result.report(data=rows, color="kind").html
+    assert "\nkind: elm</title>" in page
+    assert "Coloured by kind." in page
+    with pytest.raises(ValueError, match=r"color='tag': rows that .* opened hold no"):
+        result.plot("scores", rows, color="tag")
+
+
+def test_numbers_of_rows_and_years_from_a_file_are_told_without_a_point(named, tmp_path):
+    result, data = named
+    more = data.drop(columns="tag").assign(number=range(1000, 1300), year=2011)
+    more.to_csv(tmp_path / "trees.csv", index=False)
+    page = result.report(data=tmp_path / "trees.csv", color="year", ids="number").html
+    assert "<title>1007\nyear: 2011</title>" in page
+
+
 def test_at_a_prompt_long_objects_are_one_short_line(result):
     shown = repr(result.ledger), repr(result.history), repr(lp.plan((1000, 20), 3))
     assert shown[0] == f"<Ledger of {str(result.ledger).splitlines()[0]}>"

@@ -254,6 +254,10 @@ def test_the_arrows_of_a_biplot_have_names_that_differ(chromium, pages):
         names = page.locator("#biplot .name").all_text_contents()
         assert len(set(names)) == len(names) == 8
         assert max(map(len, names)) <= 18
+        page.set_viewport_size({"width": 375, "height": 900})
+        ends = page.locator("#biplot .name b:last-child")
+        assert len(set(ends.all_text_contents())) == 8
+        assert not any(ends.evaluate_all("all => all.map(e => e.scrollWidth > e.clientWidth)"))
         heavy = page.locator("#components .heavy li").first.locator("span")
         shown = heavy.evaluate_all("all => all.map(s => s.firstChild.textContent)")
         assert len(set(shown)) == len(shown) == 5

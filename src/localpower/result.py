@@ -48,7 +48,7 @@ class Result:
         In descending order.
     U : (n, k) ndarray, or of the kind of the data, or None
         Left singular vectors, if ``return_u=True``. With ``return_u="engine"`` they stay where the
-        rows are, and a saved model does not contain them.
+        rows are, and a saved model contains them only if they are an array.
     basis : (d, r) ndarray
         The orthonormal basis that the method ended with.
     mean : (d,) ndarray or None

@@ -16,6 +16,7 @@ from localpower.core.share import Share
 from localpower.data import partition as partitions
 from localpower.data.hints import hint_units
 from localpower.data.partition import Partition
+from localpower.data.readers.clusters import has_columns
 from localpower.data.reading import LazySource
 from localpower.data.source import Source, held, load_block, open_source
 from localpower.engines.base import Engine
@@ -49,7 +50,7 @@ from localpower.version import __version__
 from localpower.worker.shard import EngineBlock
 
 OWN_ROUNDS = 500  # of all methods that `auto` takes
-MOST_NAMES = 10_000  # names of columns on record
+MOST_NAMES = 100_000  # names of columns on record
 IDENTITY = ("method", "tol", "certainty", "center", "scale", "partition", "seed", "dtype",
             "columns", "rank", "width")  # of a run, besides the options of its method  # fmt: skip
 
@@ -421,10 +422,12 @@ def described(run: Run, checksum: bool) -> tuple[Columns, tuple[int, int] | None
     if stats.bad is not None:
         row, column = run.shards.original_row(stats.bad[0]), stats.bad[1]
         names = source.tables[0].names
+        data = asked.data.data if isinstance(asked.data, LazySource) else asked.data
+        remedy = LEAVING_OUT if has_columns(data) or not run.held else ""
         called = f"{column} (counted from 0)" if names is None else repr(names[column])
         raise DataError(
             f"NaN or infinity in {source.where(row)}, column {called}; remove such rows or fill in "
-            f"values before the fit{'' if run.held else LEAVING_OUT}"
+            f"values before the fit{remedy}"
         )
     with np.errstate(over="ignore"):
         run.deviations = np.ldexp(np.sqrt(stats.m2 / max(stats.rows, 1)), stats.exponent)

@@ -71,6 +71,20 @@ def test_a_model_of_rows_with_labels_takes_frames_with_and_without(make):
 
 
 @pytest.mark.filterwarnings("ignore::localpower.DataHint")
+def test_a_model_of_20000_named_columns_knows_their_names():
+    genes = [f"gene {number}" for number in range(20_000)]
+    rows = np.random.default_rng(0).standard_normal((30, len(genes)), np.float32)
+    frame = pd.concat(
+        [pd.DataFrame(rows, columns=genes), pd.Series(KINDS[:30], name="kind")], axis=1
+    )
+    model = lp.pca(lp.read(frame, label="kind"), 2, rng=0)
+    np.testing.assert_array_equal(model.transform(frame), model.transform(rows))
+    page = model.report(data=frame, color="kind").html
+    assert genes[np.abs(model.components[0]).argmax()] in page
+    assert "Coloured by kind." in page
+
+
+@pytest.mark.filterwarnings("ignore::localpower.DataHint")
 def test_a_page_takes_rows_as_transform_does_and_refuses_a_label_that_is_not_there(
     tmp_path, capsys
 ):
@@ -149,6 +163,10 @@ def test_columns_of_very_different_size_are_told_with_the_remedy():
     units = FRAME * np.array([1e-5, 1, 1e4, 1e4])
     with pytest.warns(lp.DataHint, match=r"of 'a' to .* of 'c', .* give scale='std'"):
         lp.pca(units, 2, rng=0)
+    for seed in range(9):  # eight orders, whatever these few rows make of them
+        rows = np.random.default_rng(seed).standard_normal((60, 5)) * [1e-4, 1e-4, 1, 1e4, 1e4]
+        with pytest.warns(lp.DataHint, match="deviations of columns differ very much"):
+            lp.pca(pd.DataFrame(rows, columns=list("abcde")), 2, rng=0)
     large = FRAME * np.array([1, 1, 1, 1e9])
     with pytest.warns(lp.DataHint, match="first component is column 'd'"):
         lp.pca(large, 2, rng=0)
@@ -161,8 +179,8 @@ def test_no_hint_about_units_without_cause():
     lp.pca(X * np.array([1e-5, 1, 1e4, 1e4]), 2, rng=0)  # without names, units are not known
     lp.pca(FRAME.assign(constant=7.0), 2, rng=0)
     assert units_hint(("a", "b"), np.array([0.0, 3.0])) is None
-    assert units_hint(("a", "b"), np.array([1.0, 0.99e8])) is None
-    assert units_hint(("a", "b"), np.array([1.0, 1.01e8])) is not None
+    assert units_hint(("a", "b"), np.array([1.0, 0.49e8])) is None
+    assert units_hint(("a", "b"), np.array([1.0, 0.51e8])) is not None
 
 
 def test_errors_name_the_call_that_takes_their_options(tmp_path):

@@ -56,6 +56,14 @@ def _not_here(monkeypatch):
     monkeypatch.setattr(reading, "open_source", refuse)
 
 
+@pytest.mark.parametrize("read", [lambda data: data, lp.read])
+def test_a_gap_that_a_cluster_meets_is_answered_by_the_remedy(engine, read):
+    with pytest.raises(lp.DataError, match=r"column '\w'.*missing='drop' leaves out rows with NaN"):
+        lp.pca(read(dd.from_pandas(frame_of(X), npartitions=4)), 2, engine=engine)
+    with pytest.raises(lp.DataError, match=r"values before the fit$"):  # whose gaps none can close
+        lp.pca([dask.delayed(X)], 2, engine=engine)
+
+
 @pytest.mark.usefixtures("_not_here")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("missing", [None, "drop", "mean"])

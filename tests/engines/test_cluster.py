@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import localpower as lp
 from localpower.core.errors import EngineError, LocalPowerError
 from localpower.engines import ClusterEngine, Failure, ShardHost, register
-from localpower.engines.blas import BLAS_THREADS, OneThreadHost
+from localpower.engines.blas import BLAS_THREADS, OneThreadHost, one_blas_thread
 from localpower.engines.registry import ROWS, is_shared, name_of
 from localpower.engines.signals import to_its_end
 from localpower.worker.host import result_of
@@ -171,15 +172,34 @@ def test_a_host_on_a_worker_of_others_has_one_blas_thread_while_it_works(monkeyp
     for name in BLAS_THREADS:
         monkeypatch.delenv(name, raising=False)
 
-    def threads():
-        every = threadpool_info()
-        return [library["num_threads"] for library in every if library["user_api"] == "blas"]
-
     with threadpool_limits(2, user_api="blas"):
         host = OneThreadHost("here")
-        assert set(threads()) == {2}
-        assert set(host.attempt(threads)) == set(host.copy().attempt(threads)) == {1}
-        assert set(threads()) == {2}
+        assert blas_threads() == {2}
+        assert host.attempt(blas_threads) == host.copy().attempt(blas_threads) == {1}
+        assert blas_threads() == {2}
+
+
+def blas_threads():
+    return {
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    }
+
+
+def test_blas_has_one_thread_whichever_threads_of_a_worker_are_at_work():
+    first, second = one_blas_thread(), one_blas_thread()
+    with (
+        threadpool_limits(2, user_api="blas"),  # as a user may have said in the main thread
+        ThreadPoolExecutor(1) as one,
+        ThreadPoolExecutor(1) as other,
+    ):
+        one.submit(first.__enter__).result()
+        assert blas_threads() == one.submit(blas_threads).result() == {1}
+        other.submit(second.__enter__).result()
+        one.submit(first.__exit__, None, None, None).result()
+        assert blas_threads() == {1}
+        other.submit(second.__exit__, None, None, None).result()
+        assert blas_threads() == {2}
+    assert blas_threads() == {1}  # as all tests have it
 
 
 def test_several_signals_do_not_end_the_wait_for_what_is_being_started():

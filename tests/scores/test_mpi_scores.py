@@ -83,6 +83,18 @@ def test_the_command_knows_ranks_in_paths(folder):
     assert np.abs(np.load(folder / "one.npy") - wanted[:100]).max() <= 1e-12
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["report", "here", "-o", "one.html"], ["compare", "rows-0.npy", "-k", "2", "-o", "one.png"]],
+)
+def test_what_writes_one_file_is_done_by_one_rank(folder, command):
+    done = job(folder, "-m", "localpower", *command)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("rank 0 of this MPI job does this alone") == 1
+    assert done.stdout.count(f"-> {command[-1]}") == 1
+    assert (folder / command[-1]).stat().st_size > 1000
+
+
 def test_ranks_in_paths_need_a_job(folder, capsys):
     from localpower.cli import main
 

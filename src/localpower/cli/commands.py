@@ -31,7 +31,7 @@ from localpower.cli.options import (
     reading_of,
 )
 from localpower.cli.paper import add_paper
-from localpower.cli.ranks import RANK, led, rank_and_size, take_own_files
+from localpower.cli.ranks import RANK, by_one_rank, led, rank_and_size, take_own_files
 from localpower.cli.table import Table, discard_output
 from localpower.comparison import compare
 from localpower.core.checks import sine
@@ -322,6 +322,7 @@ def plan_(options: argparse.Namespace) -> None:
     print(found)
 
 
+@by_one_rank
 def compare_(options: argparse.Namespace) -> None:
     """``localpower compare``."""
     if options.engine.partition(":")[0] == "mpi":
@@ -354,6 +355,7 @@ def compare_(options: argparse.Namespace) -> None:
             print(f"-> {options.output}")
 
 
+@by_one_rank
 def report(options: argparse.Namespace) -> None:
     """``localpower report``."""
     target = page_path(options.output)

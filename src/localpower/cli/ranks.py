@@ -40,6 +40,20 @@ def rank_and_size() -> tuple[str, str | None]:
     return found[0] if found else ("0", "1")
 
 
+def by_one_rank(command: Callable[[argparse.Namespace], None]) -> Callable[..., None]:
+    """Have rank 0 run a command that writes one file, where an MPI job starts it on all ranks."""
+
+    @wraps(command)
+    def run(options: argparse.Namespace) -> None:
+        number, size = rank_and_size()
+        if number == "0":
+            if size != "1":
+                warn("rank 0 of this MPI job does this alone; leave mpiexec out", DataHint)
+            command(options)
+
+    return run
+
+
 def take_own_files(options: argparse.Namespace) -> bool:
     """Put the number of this process into paths; tell whether it has anything to write."""
     paths = [*options.data, options.output]

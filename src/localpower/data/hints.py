@@ -16,7 +16,7 @@ from localpower.worker.shard import cut, is_stored
 IDENTITY = re.compile(r"(?i:(^|[\W_])(id|uuid|index))\W*$|[a-z]I[Dd]$")  # customer_id, userID
 NOT_FEATURES = {"label", "labels", "target", "class", "y", "outcome", "id", "index", "unnamed: 0"}
 SAMPLE_ROWS, MOST_LABELS = 1000, 20  # rows that are looked at for a label without a name
-SPAN = 1e8  # of standard deviations: units are not the same
+SPAN = 5e7  # of standard deviations: eight orders of magnitude, as rows tell them
 SAMPLE_ENTRIES, FEW_ROWS = 1 << 20, 20  # at most, and rows from which counting is no accident
 
 
@@ -54,7 +54,7 @@ def units_hint(names: Sequence[str] | None, deviations: Any) -> str | None:
     if deviations[most] < SPAN * deviations[least]:
         return None
     return (
-        f"standard deviations of columns span {SPAN:.0e} and more, from {deviations[least]:.1e} of "
+        f"standard deviations of columns differ very much, from {deviations[least]:.1e} of "
         f"{names[least]!r} to {deviations[most]:.1e} of {names[most]!r}, so small columns hardly "
         "count; if columns are in different units, give scale='std'"
     )

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import scipy.linalg  # noqa: F401 (it has a BLAS of its own, which is limited if it is loaded)
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from localpower.worker.host import ShardHost
 
@@ -28,6 +28,7 @@ def one_blas_thread() -> Iterator[None]:
     global _users, _limit
     with _lock:
         if _users == 0:
+            _free_control()
             _limit = _libraries().limit(limits=1, user_api="blas")
         _users += 1
     try:
@@ -36,8 +37,20 @@ def one_blas_thread() -> Iterator[None]:
         with _lock:
             _users -= 1
             if _users == 0 and _limit is not None:
+                _free_control()
                 _limit.restore_original_limits()
                 _limit = None
+                _free_control()
+
+
+def _free_control() -> None:
+    """Let whichever thread comes next set the number of threads of OpenBLAS.
+
+    From 3.8 on, threadpoolctl does nothing for any thread but the first that set it.
+    """
+    clear = getattr(OpenBLASController, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
 
 
 def _libraries() -> ThreadpoolController:

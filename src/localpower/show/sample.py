@@ -88,6 +88,8 @@ class Sample:
                 ]
             )
         if isinstance(self.data, Source):
+            if given == self.source.options.label and self.source.labels is not None:
+                return self.source.labels[self.some]
             raise ValueError(
                 f"{argument}={given!r}: rows that localpower.read opened hold no other columns; "
                 "give one value for each row, or the data that were read"
@@ -104,8 +106,14 @@ class Sample:
         if values is None and hasattr(index, "to_numpy") and type(index).__name__ != "RangeIndex":
             values = index.to_numpy()[self.some]
         if values is not None:
-            return [str(value) for value in values]
+            return [as_text(value) for value in values]
         return [self.source.where(i).removeprefix("data, ") for i in self.some]
+
+
+def as_text(value: Any) -> str:
+    """What a row is told with: a whole number, as files hold ids and years, without a point."""
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value) if whole else value)
 
 
 def column_number(result: Result, given: Any) -> int | None:

@@ -14,6 +14,7 @@ from localpower.core.linalg import Array
 from localpower.show import summary
 from localpower.show.chart import Chart, Mark, Series, linear, looks
 from localpower.show.rows import Rows, Scores, Unlike
+from localpower.show.sample import as_text
 
 if TYPE_CHECKING:
     from localpower.result import Result
@@ -67,7 +68,11 @@ def _clouds(rows: Rows, found: Scores, tips: bool) -> list[Series]:
 
 
 def _row_told(found: Scores, i: int) -> str:
-    told = [] if found.groups is None else [f"{found.by}: {found.groups[i]}".removeprefix(": ")]
+    told = (
+        []
+        if found.groups is None
+        else [f"{found.by}: {as_text(found.groups[i])}".removeprefix(": ")]
+    )
     return "\n".join([found.ids[i], *told])
 
 

@@ -19,6 +19,7 @@ from localpower.show.chart import MOST_BARS, Axis, Chart, Mark, Series
 from localpower.show.summary import NEGATIVE, POSITIVE
 
 BAR = 0.72  # of the room between two bars
+END = 8  # characters of a name that are shown wherever there is room for them
 
 
 def text(content: str) -> str:
@@ -78,8 +79,10 @@ def _beside(chart: Chart, name: Mark) -> str:
     left = name.x < 0
     side = f"right:{round(100 - across, 3)}%" if left else f"left:{across}%"
     room = f"max-width:{across}%" if left else f"max-width:calc({round(100 - across, 3)}% + 1.4rem)"
-    shown = escape(name.tip)
-    return f'<span class="name" style="top:{down}%;{side};{room}" title="{shown}">{shown}</span>'
+    place = f'style="top:{down}%;{side};{room}" title="{escape(name.tip)}"'
+    cut = name.tip.find("…") + 1 or max(0, len(name.tip) - END)  # without room, what is before goes
+    ends = f"<b>{escape(name.tip[:cut])}</b><b>{escape(name.tip[cut:])}</b>"
+    return f'<span class="name" {place}>{ends}</span>'
 
 
 def _spot(chart: Chart, mark: Mark, number: int) -> str:

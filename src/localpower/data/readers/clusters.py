@@ -22,16 +22,22 @@ def is_lazy(data: Any) -> bool:
     return is_lazy_frame(data) or engine_of(data) is not None
 
 
+def has_columns(data: Any) -> bool:
+    """Tell what a cluster can choose columns of, and close the gaps in them."""
+    if is_lazy_frame(data):
+        return True
+    by = {"spark": "schema", "ray": "select_columns"}.get(engine_of(data) or "")
+    return by is not None and hasattr(data, by)
+
+
 def in_place(data: Any, options: Options) -> Closed:
     """The same kind of data with the columns that are wanted, and what was done about gaps."""
     if is_lazy_frame(data):
         return rows_in_place(data, options)
     if options == Options():
         return data, {}
-    if engine_of(data) == "spark" and hasattr(data, "schema"):
-        return _spark_rows(data, options)
-    if engine_of(data) == "ray" and hasattr(data, "select_columns"):
-        return _ray_rows(data, options)
+    if has_columns(data):
+        return {"spark": _spark_rows, "ray": _ray_rows}[str(engine_of(data))](data, options)
     kind = type(data[0] if isinstance(data, list | tuple) else data).__name__
     raise DataError(
         f"data is {kind}, whose columns are not known: choose columns and see to gaps where it is "
