@@ -85,7 +85,9 @@ def test_check_explains_the_policy_and_reads_the_data(run, north):
 )
 def test_check_says_what_makes_everything_be_refused(run, north, old, new, said):
     change(north / "policy.toml", old, new)
-    assert said in run("site", "check", north / "policy.toml")[1]
+    status, _, err = run("site", "check", north / "policy.toml")
+    assert status == 1  # `check && join` ends here
+    assert said in err
 
 
 def test_check_of_a_private_site_tells_its_budget_and_no_limit_that_private_runs_lack(run, north):

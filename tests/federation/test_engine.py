@@ -138,6 +138,22 @@ def test_what_shows_more_than_sums_is_refused_before_anything_is_asked(tmp_path,
     assert link.asked == 0
 
 
+def test_scores_of_sites_are_refused_with_the_command_that_makes_them(tmp_path, monkeypatch):
+    found = lp.pca("sites", 3, "gram", engine=Federation(DirectLink(sites(tmp_path, thirds()))))
+    with pytest.raises(ValueError, match="stay at the sites; .* `localpower site project`"):
+        found.transform("sites")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sites").mkdir()  # a folder of that name is one
+    np.save(tmp_path / "sites" / "rows.npy", rows(9))
+    assert found.transform("sites").shape == (9, 3)
+
+
+def test_an_estimator_asks_nothing_of_sites_for_scores_that_stay_there():
+    pytest.importorskip("sklearn")
+    with pytest.raises(ValueError, match="take fit; scores stay at the sites"):
+        lp.PCA(3, engine="sites:no/federation.toml").fit_transform("sites")
+
+
 def test_rows_of_this_process_are_not_sent(tmp_path):
     link = Counting(sites(tmp_path, thirds()))
     with pytest.raises(ValueError, match="give 'sites' as data"):
