@@ -140,7 +140,7 @@ def test_what_shows_more_than_sums_is_refused_before_anything_is_asked(tmp_path,
 
 def test_scores_of_sites_are_refused_with_the_command_that_makes_them(tmp_path, monkeypatch):
     found = lp.pca("sites", 3, "gram", engine=Federation(DirectLink(sites(tmp_path, thirds()))))
-    with pytest.raises(ValueError, match="stay at the sites; .* `localpower site project`"):
+    with pytest.raises(ValueError, match=r"stay at the sites; .* `localpower site project`"):
         found.transform("sites")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sites").mkdir()  # a folder of that name is one
