@@ -61,6 +61,16 @@ def test_init_says_what_to_do_next_in_three_lines(run, tmp_path, monkeypatch):
     assert "is there already" in err
 
 
+@pytest.mark.parametrize(
+    "option", ["--missing=drop", "--columns=a", "--dtype=float32", "--no-header"]
+)
+def test_fit_takes_no_options_of_reading_as_policies_have_them(run, made, option):
+    status, _, err = run("fit", "--engine", made.address, "-k", 2, option)
+    assert status == 2
+    name = option.removeprefix("--no-").partition("=")[0].removeprefix("--")
+    assert f"read their rows as their policies say; leave --{name} out" in err
+
+
 def test_check_explains_the_policy_and_reads_the_data(run, north):
     status, out, _ = run("site", "check", north / "policy.toml")
     assert status == 0
