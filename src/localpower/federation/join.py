@@ -43,6 +43,7 @@ from localpower.federation.stream import (
 )
 
 HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")  # a name or an address, no URL
+CLOSED = "Socket closed", "Handshake read failed", "reset by peer"  # by a server that is there
 SHORTEST, LONGEST = 0.1, 1.0  # seconds between two attempts to connect
 INSIDE = (
     "`localpower federation init` wrote it into this site's folder; take the whole folder, and "
@@ -165,6 +166,17 @@ def explained(error: Any, address: str) -> str:
         return (
             f"the name in {address} is not known here; waiting until it is. If it is wrong, write "
             "coordinator = in the policy as the coordinator says"
+        )
+    if "handshake failed" in details:
+        return (
+            f"another program listens on {address}, and no coordinator; waiting until one does. If "
+            "the address is wrong, write coordinator = in the policy as the coordinator says"
+        )
+    if any(text in details for text in CLOSED):
+        return (
+            f"what listens on {address} ends the connection at once; trying again. If this stays, "
+            "the certificate in this site's folder is of another federation, or another program "
+            "has the port: ask the coordinator for a new folder, and where it listens"
         )
     return waiting(address)
 
