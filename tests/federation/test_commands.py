@@ -90,6 +90,11 @@ def test_check_explains_the_policy_and_reads_the_data(run, north):
         ("# privacy", 'missing = "mean"\nprivacy', "REFUSED: missing = 'mean' makes private"),
         ('secure_sum = "required"', f'secure_sum = "off"\n{PRIVATE}', "REFUSED: private runs have"),
         (TASKS, f'{PRIVATE}\ntasks = ["Sums"]', "REFUSED: of its tasks, private runs ask for none"),
+        (
+            'sum = "required"',
+            'sum = "off"',
+            "runs without masks ask for Describe and Triangle; add",
+        ),
         (TASKS, 'tasks = ["NoisedGram"]', "REFUSED: of its tasks, private runs ask for none"),
     ],
 )

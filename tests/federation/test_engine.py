@@ -21,6 +21,7 @@ from localpower.engines.inline import Inline
 from localpower.federation.engine import Federation
 from localpower.federation.link import DirectLink
 from localpower.federation.messages import Answer, Ask, OpenRun, Refusal, Reveal, Roster, to_frame
+from localpower.federation.policy import PLAIN, Policy
 from localpower.worker.host import Failure
 from localpower.worker.tasks import Measure, PowerSteps, Triangle
 
@@ -221,6 +222,19 @@ def test_without_masks_everything_is_as_on_other_engines(tmp_path):
         assert found.run["federation"]["secure_sum"].startswith("off")
         with pytest.raises(SiteRefused, match="without masks would be half of its rows or columns"):
             lp.pca("sites", 2, "dpi", engine=engine, max_rounds=9, rng=0)
+
+
+@pytest.mark.parametrize("method", ["dpi", "block_lanczos", "local_ritz:start=random"])
+def test_without_masks_two_more_tasks_are_enough(tmp_path, method):
+    usual, parts = Policy("n").tasks, thirds(n=6000, d=60)
+    plain = {"secure_sum": "off", "max_columns": 10**6}
+    engine = engine_of(sites(tmp_path / "few", parts, **plain), secure="off")
+    with pytest.raises(SiteRefused, match=r"Describe \(tasks\): ask for a run with masks, or have"):
+        lp.pca("sites", 1, method, engine=engine, max_rounds=2, rng=0)
+    agents = sites(tmp_path / "all", parts, **plain, tasks=(*usual, *PLAIN))
+    engine = engine_of(agents, secure="off")
+    found = lp.pca("sites", 1, method, engine=engine, max_rounds=2, rng=0)
+    assert found.run["federation"]["secure_sum"].startswith("off")
 
 
 def test_auto_asks_sites_for_no_more_columns_at_once_than_they_answer(tmp_path):

@@ -103,6 +103,8 @@ def _reasons(policy: Policy, rows: int) -> Iterator[str]:
         yield f"min_sites = {policy.min_sites}, and peers has {others}; add some, or lower it"
     if not policy.answered:
         yield "of its tasks, private runs ask for none, or only they do; leave tasks out"
+    if policy.lacking and policy.secure_sum == "off":
+        yield f"runs without masks ask for {' and '.join(policy.lacking)}; add that to tasks"
     if policy.privacy is None:
         if rows < policy.min_rows:
             yield f"min_rows = {policy.min_rows}, and there are only {rows} rows"

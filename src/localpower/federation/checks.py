@@ -23,7 +23,7 @@ from localpower.federation.messages import (
     signed_part,
     to_frame,
 )
-from localpower.federation.policy import PER_COLUMN, Policy
+from localpower.federation.policy import PER_COLUMN, PLAIN, Policy
 from localpower.federation.questions import check_understood, columns_of, reply_size
 from localpower.federation.recovery import check_list
 from localpower.federation.runs import SiteRun
@@ -95,7 +95,9 @@ def check_ask(policy: Policy, journal: Journal, run: SiteRun, asked: Ask) -> Non
     d = own.columns
     if name not in policy.tasks:
         raise SiteRefused(
-            f"its policy does not allow {name} (tasks): take another method, or have it add that"
+            f"its policy does not allow {name} (tasks): "
+            + ("ask for a run with masks" if plain and name in PLAIN else "take another method")
+            + ", or have it add that"
         )
     check_understood(task, d)
     if not plain and not isinstance(task, Prepare) and not is_summable(task):
