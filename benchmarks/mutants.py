@@ -1738,11 +1738,11 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
     ]),
     ("federation/join.py", IDENTITY, [
         ("    if name_of(certificate) != name:\n", "    if False:\n"),
-        ("    check_valid(certificate, f\"{keys / TLS_CERTIFICATE}\")\n", ""),
-        ("    check_valid(x509.load_pem_x509_certificate(server), f\"{keys / SERVER_CERTIFICATE}\")\n", ""),
+        ("    server, _ = read_certificate(keys / SERVER_CERTIFICATE, INSIDE)\n", "    server = (keys / SERVER_CERTIFICATE).read_bytes()\n"),
     ]),
-    ("federation/grpc_link.py", IDENTITY, [
-        ("        check_valid(x509.load_pem_x509_certificate(chain), f\"{folder / SERVER_CERTIFICATE}\")\n", ""),
+    ("federation/identity.py", IDENTITY, [
+        ("    check_valid(found, f\"{path}\")\n", ""),
+        ("    if public != found.public_key():\n", "    if False:\n"),
     ]),
     ("federation/grpc_link.py", CREDENTIALS, [
         ("grpc.ssl_server_credentials([(key, chain)], ca, True)", "grpc.ssl_server_credentials([(key, chain)], ca, False)"),
@@ -1876,7 +1876,8 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("if callable(rank) or isinstance(rank, float | np.floating):", "if callable(rank):"),
         ("    if given[\"method\"] != \"auto\":\n", "    if False:\n"),
         ("    if given[\"partition\"] != \"contiguous\":\n", "    if False:\n"),
-        ("given[\"faults\"].on_loss != \"stop\":", "False:"),
+        ("    if faults is not None and faults.on_loss != \"stop\":\n", "    if False:\n"),
+        ("    if faults is not None and faults.participation < 1:\n", "    if False:\n"),
         ("        if self.rank > d:\n", "        if False:\n"),
         ("\"matrix\" if 4 * d * d <= MOST_BYTES else \"products\"", "\"matrix\""),
         ("FEW if privacy.epsilon <= WIDE else MORE", "FEW"),

@@ -82,10 +82,16 @@ def check_private(given: Mapping[str, Any]) -> None:
             f"partition={given['partition']!r} with privacy=: it moves rows by what is in them, or "
             "at random; leave it out"
         )
-    if given["faults"] is not None and given["faults"].on_loss != "stop":
+    faults = given["faults"]
+    if faults is not None and faults.on_loss != "stop":
         raise ValueError(
-            "Faults on_loss='degrade' with privacy=: the noise of a lost shard would be missing; "
-            "take 'stop'"
+            f"Faults on_loss={faults.on_loss!r} with privacy=: the noise of a lost shard would be "
+            "missing; take 'stop'"
+        )
+    if faults is not None and faults.participation < 1:
+        raise ValueError(
+            f"Faults participation={faults.participation:g} with privacy=: every sum needs the "
+            "noise of every shard; leave it out"
         )
 
 

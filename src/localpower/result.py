@@ -34,6 +34,8 @@ UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError
               MemoryError, RecursionError)  # fmt: skip
 NEW = "model.new.npz"  # the arrays of a model that is being saved, until they are ARRAYS
 MOST_SHOWN = 20  # components in a table
+AT_SITES = "sites"  # given as data for rows that stay at their sites
+STAY = "scores stay at the sites; save the result, and run `localpower site project` at each"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -239,6 +241,9 @@ class Result:
         >>> lp.pca(X, 2, rng=0).transform(X[:3]).shape
         (3, 2)
         """
+        at_sites = isinstance(data, str) and data == AT_SITES and "federation" in self.run
+        if at_sites and not os.path.exists(data):
+            raise ValueError(f"data={data!r}: {STAY}")
         return scores.mapped(scores.ToScores.of(self), data, out, keep, memory)
 
     def inverse_transform(

@@ -235,31 +235,37 @@ class Run:
         """What was asked and on what, for the result."""
         asked, source, method = self.asked, self.source, self.method
         workers = len(self.shards.shards)
-        return {
-            "version": __version__,
-            **described_method(method),
-            "why": self.choice.why,
-            "rank": self.rank,
-            "width": self.width,
-            "max_rounds": self.rounds,
-            "tol": self.tol,
-            "certainty": asked.given_certainty,
-            "workers": workers,
-            "partition": asked.partition,
-            "memory": source.memory,
-            "kept": self.shards.shards[0].keep,
-            "kernels": kernels,
-            "engine": type(self.home).__name__.lower(),
-            "center": asked.center,
-            "scale": asked.scale,
-            "seed": asked.seed,
-            "rows": source.rows,
-            "columns": source.columns,
-            "dtype": source.dtype.name,
-            "held": self.held,
-            "names": names_of(source),
-            "call": asked.call({"rank": self.wanted} | ({} if self.held else {"workers": workers})),
-        } | ({"missing": dict(source.missing)} if source.missing else {})
+        return (
+            {
+                "version": __version__,
+                **described_method(method),
+                "why": self.choice.why,
+                "rank": self.rank,
+                "width": self.width,
+                "max_rounds": self.rounds,
+                "tol": self.tol,
+                "certainty": asked.given_certainty,
+                "workers": workers,
+                "partition": asked.partition,
+                "memory": source.memory,
+                "kept": self.shards.shards[0].keep,
+                "kernels": kernels,
+                "engine": type(self.home).__name__.lower(),
+                "center": asked.center,
+                "scale": asked.scale,
+                "seed": asked.seed,
+                "rows": source.rows,
+                "columns": source.columns,
+                "dtype": source.dtype.name,
+                "held": self.held,
+                "names": names_of(source),
+                "call": asked.call(
+                    {"rank": self.wanted} | ({} if self.held else {"workers": workers})
+                ),
+            }
+            | ({"missing": dict(source.missing)} if source.missing else {})
+            | ({"only_sums": True} if self.home.only_sums else {})
+        )
 
     def iterate(self) -> None:
         """Run the method, and the next one where it does not get there, until it is done."""
@@ -323,8 +329,8 @@ class Run:
             assert outcome.certificate is not None
             self.tol = self.run["tol"] = outcome.certificate.angle
             outcome = replace(outcome, reason="angle")
-        stale = self.retrying.reused > 0
-        reason = self.run["reason"] = conclude(self.method, outcome, self.tol, stale)
+        stale, sums = self.retrying.reused > 0, self.home.only_sums
+        reason = self.run["reason"] = conclude(self.method, outcome, self.tol, stale, sums)
         basis, certified = answer_of(outcome, reason, self.tol, source.dtype)
         about = certified or self.tol > 0 or self.method.certifies or self.method.exact
         self.run["certificate"] = plain(outcome.certificate) if about else None
@@ -333,10 +339,10 @@ class Run:
         found = self.factors(basis)
         shape = source.rows, source.columns
         squared = reason == "residual" or (reason == "exact" and self.method.squares and self.tol)
-        squared = squared or self.home.only_sums
+        squared = squared or sums
         if squared and is_graded(found.singular_values, shape, source.dtype):
             outcome = replace(outcome, reason="rounding")
-            self.run["reason"] = conclude(self.method, outcome, self.tol)
+            self.run["reason"] = conclude(self.method, outcome, self.tol, only_sums=sums)
         self.run["reach"] = reach_of(self.rule, outcome.state, found.singular_values)
         U = None
         if asked.return_u is True:

@@ -52,7 +52,8 @@ def check_sums(scale: str | None, return_u: bool, checkpoint: bool, faults: Faul
         f"scale={scale!r} needs extremes of columns: take scale='std', or scale the rows before": (
             scale in ("max", "minmax")
         ),
-        "return_u needs one row for each row of the data: project rows where they are": return_u,
+        "return_u needs one row for each row of the data: project rows where they are, with "
+        "`localpower site project` or transform": return_u,
         "checkpoint= needs a checksum of the rows: leave it out": checkpoint,
         f"on_loss={on_loss!r} would show a lost shard as a difference: leave it out": (
             on_loss != "stop"

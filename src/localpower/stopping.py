@@ -11,7 +11,7 @@ from localpower.core.certificate import TINY, Certificate, Known
 from localpower.core.errors import ConvergenceWarning, warn
 from localpower.core.ledger import Record
 from localpower.core.share import Reach, Share
-from localpower.methods import CERTIFIED, EXACT, Method
+from localpower.methods import CERTIFIED, EXACT, SUMMED, Method
 from localpower.methods.state import MOST_DRAWS, State
 
 ROUGH = 1e-2  # angle that will do where no tolerance was asked for and rounding allows no less
@@ -75,6 +75,12 @@ REASONS: dict[str, Reason] = {
         "earlier products of shards that were absent were reused, with which nothing is certified",
         f"{_OTHER}, which waits for all",
     ),
+}
+
+OF_SUMS = {  # remedies where sums over all shards are all that may be seen
+    "unsure": f"take method='{CERTIFIED.name}:start=random' or method='{SUMMED.name}'; or a larger "
+    "certainty",
+    "rounding": "give a larger tol; or scale='std' if columns have different units",
 }
 
 
@@ -193,7 +199,9 @@ def returns_certified_basis(record: Record) -> bool:
     return after_local_steps or (record.residual or 1.0) < NEAR
 
 
-def conclude(method: Method, outcome: Outcome, tol: float, stale: bool = False) -> str:
+def conclude(
+    method: Method, outcome: Outcome, tol: float, stale: bool = False, only_sums: bool = False
+) -> str:
     """Say why the run ended, and warn if that is not what was asked for.
 
     With `stale` products there is no certificate, however many rounds there are.
@@ -209,12 +217,14 @@ def conclude(method: Method, outcome: Outcome, tol: float, stale: bool = False) 
     if tol and reason == "end" and method.certifies and found is not None:  # nothing new was left
         reason = "rounding" if found.rounded else "unsure"
     if tol and not REASONS[reason].converged and reason != "callback":
-        warn_not_converged(reason, outcome, tol, method)
+        warn_not_converged(reason, outcome, tol, method, only_sums)
     return reason
 
 
-def remedy_of(reason: str, method: str) -> str:
-    """What to do about a reason; a method that ended for it is no remedy."""
+def remedy_of(reason: str, method: str, only_sums: bool = False) -> str:
+    """What to do about a reason; a method that ended for it, or shows more than sums, is none."""
+    if only_sums and reason in OF_SUMS:
+        return OF_SUMS[reason]
     return REASONS[reason].remedy.removesuffix(f"; or take method='{method}'")
 
 
@@ -226,13 +236,15 @@ def good_enough(outcome: Outcome, certainty: float) -> bool:
     return found.angle <= ROUGH and found.sure(certainty)
 
 
-def warn_not_converged(reason: str, outcome: Outcome, tol: float, method: Method) -> None:
+def warn_not_converged(
+    reason: str, outcome: Outcome, tol: float, method: Method, only_sums: bool = False
+) -> None:
     """Warn of a tolerance that was not reached, with what was, and with the remedy."""
     found, reached = outcome.certificate, "no angle was certified"
     if found is not None:
         known = "proven" if found.proven else f"if nothing was missed (p = {found.p:.1g})"
         reached = f"the angle is at most {found.angle:.1e}, {known},"
-    remedy = remedy_of(reason, method.name)
+    remedy = remedy_of(reason, method.name, only_sums)
     if reason == "max_rounds" and method.name != CERTIFIED.name:
         remedy += f", or {_OTHER}"
     rounds = len(outcome.history)

@@ -73,17 +73,25 @@ def lines(agent, kind):
 
 OPENING = {
     "name": ({"name": "other"}, {}, "is between north, south, west, without other"),
-    "data": ({"data": ""}, {}, "does not name its rows"),
+    "data": ({"data": ""}, {}, "does not name its rows (data): the site has to"),
     "data missing": ({"data": "gone.npy"}, {}, "its data cannot be read; its journal says why"),
     "columns": ({"columns": ("age",)}, {}, "its data cannot be read"),
     "drop": ({"drop": ("age",)}, {}, "its data cannot be read"),
     "label": ({"label": "age"}, {}, "its data cannot be read"),
-    "secure_sum": ({}, {"secure": "off"}, "sends only masked replies"),
+    "secure_sum": ({}, {"secure": "off"}, "= 'required'): ask for a run with masks"),
     "secure_sum off": ({"secure_sum": "off"}, {}, "it does not use masks"),
-    "min_rows": ({"min_rows": 5000}, {}, "fewer rows than its policy asks for"),
-    "min_sites": ({"min_sites": 4}, {}, "3 sites are fewer than its policy asks for"),
-    "privacy": ({"privacy": Private(1.0, 1e-6, 1.0)}, {}, "private runs only"),
-    "no privacy": ({}, {"privacy": (1.0, 1e-6, 1.0)}, "no privacy budget"),
+    "min_rows": ({"min_rows": 5000}, {}, "(min_rows): have it lower that, or leave it out"),
+    "min_sites": ({"min_sites": 4}, {}, "(min_sites = 4): ask more sites, or have it lower"),
+    "privacy": (
+        {"privacy": Private(1.0, 1e-6, 1.0)},
+        {},
+        "private runs only (privacy): ask for one",
+    ),
+    "no privacy": (
+        {},
+        {"privacy": (1.0, 1e-6, 1.0)},
+        "no privacy budget (privacy): leave privacy= out",
+    ),
     "one site alone": ({"min_sites": 1}, {"sites": ("north",)}, "one site alone hides nothing"),
     "recovery of noise": (
         {},
@@ -131,10 +139,14 @@ def test_data_that_are_not_as_a_line_of_the_policy_says_are_refused(tmp_path, li
 
 NARROW = PowerSteps(BASIS, 1)
 ASKING = {
-    "tasks": ({"tasks": ("Sums",)}, NARROW, "does not allow PowerSteps"),
-    "max_rounds": ({"max_rounds": 1}, NARROW, "allows 1 questions of a run"),
+    "tasks": ({"tasks": ("Sums",)}, NARROW, "allow PowerSteps (tasks): take another method"),
+    "max_rounds": ({"max_rounds": 1}, NARROW, "(max_rounds): take a method of fewer rounds, or"),
     "max_columns": ({"max_columns": 2}, NARROW, "allows 2 columns in all runs"),
-    "max_columns of a Gram matrix": ({"max_columns": D}, GramTriangle(), "and this asks for 12"),
+    "max_columns of a Gram matrix": (
+        {"max_columns": D},
+        GramTriangle(),
+        "asks for 12; only the site can raise",
+    ),
     "10 rows for each column": ({"min_rows": 1}, PowerSteps(np.eye(D), 1), "12 columns at once"),
 }
 
@@ -158,7 +170,7 @@ def test_messages_beyond_the_largest_are_refused_in_and_out(tmp_path):
     run = begun(agents)
     large = PowerSteps(np.zeros((150, 100)), 1)
     assert refusal(agents[0].answer(ask(run, 1, large))) == "a message that cannot be taken in"
-    assert "replies of 65536 bytes at most" in refusal(
+    assert "bytes at most (max_bytes): take a smaller rank" in refusal(
         agents[0].answer(ask(run, 1, GramTriangle()))
     )
     assert untouched(agents[0])
@@ -269,7 +281,9 @@ def test_what_is_no_sum_is_refused_where_replies_are_masked(tmp_path):
     agents = sites(tmp_path, thirds(), tasks=("PowerSteps", "TopVectors"))
     run = begun(agents)
     for task in (PowerSteps(BASIS, 2, send_basis=True), TopVectors(2)):
-        assert "is not a sum over all sites" in refusal(agents[0].answer(ask(run, 1, task)))
+        assert "but replies are masked: take another method" in refusal(
+            agents[0].answer(ask(run, 1, task))
+        )
     assert untouched(agents[0])
 
 

@@ -216,7 +216,11 @@ REFUSED_RUNS = {
     "no budget": ({"privacy": None}, {}, "no privacy budget"),
     "not private": ({}, {"privacy": None}, "private runs only"),
     "clip": ({}, {"privacy": (1.0, 1e-6, 1.5)}, "clipped to 1"),
-    "epsilon": ({}, {"privacy": (1.01, 1e-6, 1.0)}, r"budget is epsilon = 1 at delta = 1e-06"),
+    "epsilon": (
+        {},
+        {"privacy": (1.01, 1e-6, 1.0)},
+        r"= 1e-06 in all runs.*; ask for a smaller epsilon",
+    ),
     "delta": ({}, {"privacy": (1.0, 1e-5, 1.0)}, "with this it would be 1.1"),
     "no delta": ({}, {"privacy": (1.0, 1.0, 1.0)}, "delta must be below 1"),
     "masks": ({"secure_sum": "optional"}, {"secure": "off"}, "a private run needs masks"),

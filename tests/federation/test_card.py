@@ -71,6 +71,8 @@ def test_it_is_in_the_text_on_the_page_and_in_the_file(agents, tmp_path):
     page = found.report().html
     assert '<section id="federation">' in page
     assert agents[0].keys.fingerprint in page
+    assert f">localpower {lp.__version__}, numpy {np.__version__}, python" in page
+    assert f">angle {found.certificate.angle}, proven True, p 0.0<" in page
     found.save(tmp_path / "model")
     assert lp.Result.load(tmp_path / "model").run["federation"] == found.run["federation"]
 

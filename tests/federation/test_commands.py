@@ -61,6 +61,16 @@ def test_init_says_what_to_do_next_in_three_lines(run, tmp_path, monkeypatch):
     assert "is there already" in err
 
 
+@pytest.mark.parametrize(
+    "option", ["--missing=drop", "--columns=a", "--dtype=float32", "--no-header"]
+)
+def test_fit_takes_no_options_of_reading_as_policies_have_them(run, made, option):
+    status, _, err = run("fit", "--engine", made.address, "-k", 2, option)
+    assert status == 2
+    name = option.removeprefix("--no-").partition("=")[0].removeprefix("--")
+    assert f"read their rows as their policies say; leave --{name} out" in err
+
+
 def test_check_explains_the_policy_and_reads_the_data(run, north):
     status, out, _ = run("site", "check", north / "policy.toml")
     assert status == 0
@@ -80,12 +90,19 @@ def test_check_explains_the_policy_and_reads_the_data(run, north):
         ("# privacy", 'missing = "mean"\nprivacy', "REFUSED: missing = 'mean' makes private"),
         ('secure_sum = "required"', f'secure_sum = "off"\n{PRIVATE}', "REFUSED: private runs have"),
         (TASKS, f'{PRIVATE}\ntasks = ["Sums"]', "REFUSED: of its tasks, private runs ask for none"),
+        (
+            'sum = "required"',
+            'sum = "off"',
+            "runs without masks ask for Describe and Triangle; add",
+        ),
         (TASKS, 'tasks = ["NoisedGram"]', "REFUSED: of its tasks, private runs ask for none"),
     ],
 )
 def test_check_says_what_makes_everything_be_refused(run, north, old, new, said):
     change(north / "policy.toml", old, new)
-    assert said in run("site", "check", north / "policy.toml")[1]
+    status, _, err = run("site", "check", north / "policy.toml")
+    assert status == 1  # `check && join` ends here
+    assert said in err
 
 
 def test_check_of_a_private_site_tells_its_budget_and_no_limit_that_private_runs_lack(run, north):

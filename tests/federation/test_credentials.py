@@ -202,6 +202,45 @@ def test_the_wrong_host(waiting, tmp_path):
         serve(address, credentials, lambda frame: frame, 1, lambda text: None)
 
 
+class Said(Exception):
+    """What a site says first."""
+
+
+def first_words(port, credentials):
+    def say(text):
+        raise Said(text)
+
+    with pytest.raises(Said) as found:
+        serve(f"127.0.0.1:{port}", credentials, lambda frame: frame, 1, say)
+    return str(found.value)
+
+
+def test_a_site_does_not_say_that_nobody_listens_where_somebody_does(waiting, tmp_path):
+    make_federation(tmp_path, ["north", "south"])
+    keys = tmp_path / "north" / "keys"
+    (keys / "coordinator.pem").write_bytes(server_pem(waiting))
+    said = first_words(waiting.port, credentials_of("north", keys))
+    assert "ends the connection at once" in said
+    assert "is of another federation" in said
+
+    def answer(server):
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return
+            with client:
+                client.recv(1)
+                client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    own = credentials_of("north", waiting.folder / "north" / "keys")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer, args=(server,), daemon=True).start()
+        said = first_words(server.getsockname()[1], own)
+    assert "another program listens on 127.0.0.1" in said
+    assert "nobody listens" in first_words(free_port(), own)
+
+
 def test_another_server_of_the_same_authority(waiting):
     """The coordinator's own certificate is pinned: another of the same authority is refused."""
     other = issue(ca_of(waiting), "coordinator", "127.0.0.1")

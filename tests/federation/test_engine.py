@@ -21,6 +21,7 @@ from localpower.engines.inline import Inline
 from localpower.federation.engine import Federation
 from localpower.federation.link import DirectLink
 from localpower.federation.messages import Answer, Ask, OpenRun, Refusal, Reveal, Roster, to_frame
+from localpower.federation.policy import PLAIN, Policy
 from localpower.worker.host import Failure
 from localpower.worker.tasks import Measure, PowerSteps, Triangle
 
@@ -138,6 +139,22 @@ def test_what_shows_more_than_sums_is_refused_before_anything_is_asked(tmp_path,
     assert link.asked == 0
 
 
+def test_scores_of_sites_are_refused_with_the_command_that_makes_them(tmp_path, monkeypatch):
+    found = lp.pca("sites", 3, "gram", engine=Federation(DirectLink(sites(tmp_path, thirds()))))
+    with pytest.raises(ValueError, match=r"stay at the sites; .* `localpower site project`"):
+        found.transform("sites")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sites").mkdir()  # a folder of that name is one
+    np.save(tmp_path / "sites" / "rows.npy", rows(9))
+    assert found.transform("sites").shape == (9, 3)
+
+
+def test_an_estimator_asks_nothing_of_sites_for_scores_that_stay_there():
+    pytest.importorskip("sklearn")
+    with pytest.raises(ValueError, match="take fit; scores stay at the sites"):
+        lp.PCA(3, engine="sites:no/federation.toml").fit_transform("sites")
+
+
 def test_rows_of_this_process_are_not_sent(tmp_path):
     link = Counting(sites(tmp_path, thirds()))
     with pytest.raises(ValueError, match="give 'sites' as data"):
@@ -205,6 +222,19 @@ def test_without_masks_everything_is_as_on_other_engines(tmp_path):
         assert found.run["federation"]["secure_sum"].startswith("off")
         with pytest.raises(SiteRefused, match="without masks would be half of its rows or columns"):
             lp.pca("sites", 2, "dpi", engine=engine, max_rounds=9, rng=0)
+
+
+@pytest.mark.parametrize("method", ["dpi", "block_lanczos", "local_ritz:start=random"])
+def test_without_masks_two_more_tasks_are_enough(tmp_path, method):
+    usual, parts = Policy("n").tasks, thirds(n=6000, d=60)
+    plain = {"secure_sum": "off", "max_columns": 10**6}
+    engine = engine_of(sites(tmp_path / "few", parts, **plain), secure="off")
+    with pytest.raises(SiteRefused, match=r"Describe \(tasks\): ask for a run with masks, or have"):
+        lp.pca("sites", 1, method, engine=engine, max_rounds=2, rng=0)
+    agents = sites(tmp_path / "all", parts, **plain, tasks=(*usual, *PLAIN))
+    engine = engine_of(agents, secure="off")
+    found = lp.pca("sites", 1, method, engine=engine, max_rounds=2, rng=0)
+    assert found.run["federation"]["secure_sum"].startswith("off")
 
 
 def test_auto_asks_sites_for_no_more_columns_at_once_than_they_answer(tmp_path):

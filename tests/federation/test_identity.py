@@ -10,7 +10,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from real_sites import free_port
 
@@ -231,6 +236,52 @@ def test_a_coordinator_does_not_listen_with_a_certificate_that_expired(tmp_path)
     (tmp_path / "coordinator.pem").write_bytes(old.pem)
     with pytest.raises(CredentialError, match=r"coordinator\.pem expired on"):
         GrpcLink(FederationFile.read(file))
+
+
+def locked(path):
+    key = load_pem_private_key(path.read_bytes(), password=None)
+    return key.private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"a passphrase")
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("tls.key", b"no key", "holds no key that can be read without a password: .* take the"),
+        ("tls.key", locked, "holds no key that can be read without a password"),
+        ("tls.key", "south", r"is not the key of the certificate in tls\.pem: .* take the whole"),
+        ("tls.pem", b"", r"north.keys.tls\.pem holds no certificate: .* take the whole folder"),
+        ("coordinator.pem", b"no", r"coordinator\.pem holds no certificate: .* take the whole"),
+    ],
+)
+def test_keys_that_cannot_connect_are_named_before_anything_is_waited_for(
+    folder, tmp_path, file, content, said
+):
+    """TLS would tell the site that nobody listens, for ever."""
+    keys = shutil.copytree(folder / "north" / "keys", tmp_path / "north" / "keys")
+    if content == "south":
+        content = (folder / "south" / "keys" / file).read_bytes()
+    (keys / file).write_bytes(content(keys / file) if callable(content) else content)
+    with pytest.raises(CredentialError, match=said):
+        credentials_of("north", keys)
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("coordinator.key", "holds no key that can be read without a password: it belongs beside"),
+        ("coordinator.pem", "holds no certificate: it belongs beside"),
+        ("ca.pem", "holds no certificate: it belongs beside"),
+    ],
+)
+def test_a_coordinator_names_the_key_that_is_damaged(tmp_path, file, said):
+    from localpower.federation.grpc_link import GrpcLink
+
+    made = make_federation(tmp_path, NAMES, port=free_port())
+    (tmp_path / file).write_bytes(b"-----BEGIN")
+    with pytest.raises(CredentialError, match=f"{file} {said}"):
+        GrpcLink(FederationFile.read(made))
 
 
 def test_a_file_that_is_not_there_says_how_to_make_one(tmp_path):

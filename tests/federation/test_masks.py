@@ -6,6 +6,7 @@ import stat
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from federated import opened, rows, sites
 
@@ -84,9 +85,15 @@ def test_keys_are_kept_in_a_file_that_only_the_owner_reads(tmp_path):
 def test_a_key_of_another_kind_is_no_identity(tmp_path):
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     other = X25519PrivateKey.generate().private_bytes(*form, serialization.NoEncryption())
-    (tmp_path / masks.IDENTITY).write_bytes(other)
-    with pytest.raises(ValueError, match="not an Ed25519 key; `localpower site key`"):
-        masks.SiteKeys.read(tmp_path)
+    locked = Ed25519PrivateKey.generate().private_bytes(
+        *form, serialization.BestAvailableEncryption(b"secret")
+    )
+    for content in (other, locked, b"", b"no key"):
+        (tmp_path / masks.IDENTITY).write_bytes(content)
+        with pytest.raises(
+            ValueError, match=r"identity\.pem: not an Ed25519 key without a password"
+        ):
+            masks.SiteKeys.read(tmp_path)
 
 
 def test_a_secret_that_does_not_get_to_the_disk_leaves_the_old_one_and_no_other(

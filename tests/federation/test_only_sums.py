@@ -1,5 +1,6 @@
 """Runs on an engine that shows sums over all shards and nothing else."""
 
+import re
 from fractions import Fraction
 from math import fsum
 
@@ -13,6 +14,8 @@ from localpower.engines.ring import InlineRing
 from localpower.federation.questions import columns_of
 from localpower.methods.base import method_from
 from localpower.methods.scaling import summed
+from localpower.shape_checks import method_for_sums
+from localpower.stopping import REASONS, remedy_of
 from localpower.worker.shard import Shard
 from localpower.worker.tasks import Triangle
 
@@ -173,6 +176,17 @@ def test_what_shows_more_than_sums_is_refused_before_anything_is_asked(method):
     with pytest.raises(ValueError, match=text):
         lp.svd(rows(), 3, method, engine=engine, workers=3, **how)
     assert not engine.rows
+
+
+def test_remedies_name_methods_that_work_with_sums():
+    """One that ended for rounding was to be tried with tsqr, which is refused."""
+    for reason in REASONS:
+        for method in re.findall("method='([^']+)'", remedy_of(reason, "dpi", only_sums=True)):
+            assert method_for_sums(method_from(method))
+    with pytest.warns(lp.ConvergenceWarning, match="rounding") as told:
+        found = lp.svd(rows(), 3, "dpi", tol=1e-30, engine="ring", workers=3, rng=0)
+    assert "tsqr" not in str(told[0].message)
+    assert "tsqr" not in found.report()._repr_html_()
 
 
 def test_a_plan_has_what_works_with_sums():

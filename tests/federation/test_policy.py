@@ -6,6 +6,8 @@ import pytest
 
 from localpower.federation.policy import Policy, Private
 
+SUMS = Policy("n").tasks
+
 WHOLE = """
 name = "north"
 data = "cohort.parquet"
@@ -180,6 +182,16 @@ def test_plain_words_tell_what_is_missing_and_what_is_seen():
         assert word in told
     assert "half of its rows" in told
     assert "private runs only" in Policy("n", privacy=Private(1, 1e-6, 2)).explain()
+
+
+def test_plain_words_tell_what_runs_without_masks_ask_for_beside_sums():
+    said = "Runs without masks are refused until tasks has Describe and Triangle"
+    assert said in Policy("n", secure_sum="optional").explain()
+    both = (*SUMS, "Describe", "Triangle")
+    assert "are refused until" not in Policy("n", secure_sum="optional", tasks=both).explain()
+    assert "are refused until" not in Policy("n").explain()
+    private = Policy("n", secure_sum="optional", privacy=Private(1, 1e-6, 2))
+    assert "are refused until" not in private.explain()
 
 
 def test_a_path_of_its_own_is_kept():

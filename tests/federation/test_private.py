@@ -337,7 +337,12 @@ def test_the_page_says_nothing_as_a_fact_that_noise_was_added_to_and_asks_for_no
         ({"rank": 13}, "rank=13 is more than n_features=12; take 1 to 12"),
         ({"method": "dpi"}, r"method='dpi' with privacy=: leave it out"),
         ({"partition": "shuffled"}, "partition='shuffled' with privacy="),
-        ({"faults": lp.Faults(on_loss="degrade")}, "noise of a lost shard would be missing"),
+        ({"faults": lp.Faults(on_loss="degrade")}, "'degrade' .* noise of a lost shard would be"),
+        (
+            {"faults": lp.Faults(participation=0.5), "engine": "threads"},
+            "participation=0.5 with privacy=: .* leave it out",
+        ),
+        ({"faults": lp.Faults(on_loss="reuse")}, "on_loss='reuse' with privacy=: .* take 'stop'"),
         ({"privacy": lp.Privacy(honest=9)}, "honest=9 is more than there are shards, 3"),
         ({"privacy": lp.Privacy(1e-12, 1e-12)}, "more noise than there are numbers for"),
         ({"privacy": lp.Privacy(release="fedpower"), "center": True}, "take center=False, or"),

@@ -109,6 +109,12 @@ def _fit_at_sites(options: argparse.Namespace) -> None:
             f"{options.data[0]}: with --engine {options.engine} the sites use the rows that "
             "their policies name; leave DATA out"
         )
+    for name in (*READING, "dtype", "memory", "cache"):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"{name}={getattr(options, name)!r}: with --engine {options.engine} the sites read "
+                f"their rows as their policies say; leave --{name} out"
+            )
     _check(options)
     with connect(options.engine) as engine, Progress() as display:
         result = _saved(_fit(options, "sites", engine, display), options)

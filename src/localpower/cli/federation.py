@@ -21,7 +21,7 @@ from localpower.cli.options import (
     read_as_before,
     reading_of,
 )
-from localpower.core.errors import LocalPowerError, MissingExtra
+from localpower.core.errors import DataError, LocalPowerError, MissingExtra
 from localpower.core.text import counted
 from localpower.data.source import open_source
 from localpower.progress import Progress
@@ -91,9 +91,9 @@ def check(options: argparse.Namespace) -> None:
         with open_source(policy.path, policy.n_features, policy.options()) as rows:
             shape, kind = (rows.rows, rows.columns), rows.dtype.name
     print(f"{policy.data}: {counted(shape[0], 'row')} of {counted(shape[1], 'column')}, {kind}.")
-    for why in _reasons(policy, shape[0]):
-        print(f"EVERYTHING WILL BE REFUSED: {why}.")
     print("\n".join(_left(policy, shape[0])))
+    if why := [*_reasons(policy, shape[0])]:  # so that `check && join` ends here
+        raise DataError(f"{path}: EVERYTHING WILL BE REFUSED: {'; and '.join(why)}")
 
 
 def _reasons(policy: Policy, rows: int) -> Iterator[str]:
@@ -103,6 +103,8 @@ def _reasons(policy: Policy, rows: int) -> Iterator[str]:
         yield f"min_sites = {policy.min_sites}, and peers has {others}; add some, or lower it"
     if not policy.answered:
         yield "of its tasks, private runs ask for none, or only they do; leave tasks out"
+    if policy.lacking and policy.secure_sum == "off":
+        yield f"runs without masks ask for {' and '.join(policy.lacking)}; add that to tasks"
     if policy.privacy is None:
         if rows < policy.min_rows:
             yield f"min_rows = {policy.min_rows}, and there are only {rows} rows"

@@ -18,13 +18,13 @@ from localpower.core.checks import one_of, whole
 from localpower.data.readers.foreign import is_remote
 from localpower.data.reading import LazySource
 from localpower.data.source import is_ours
-from localpower.engines.registry import is_shared, name_of
+from localpower.engines.registry import holds_rows, is_shared, name_of
 from localpower.iteration import plain
 from localpower.methods import Auto, Method, method_from
 from localpower.methods.exact import FactoredState
 from localpower.methods.solvers import SOLVERS
 from localpower.planning import tolerance
-from localpower.result import Result
+from localpower.result import STAY, Result
 from localpower.run import MOST_NAMES, OWN_ROUNDS
 from localpower.scores.tables import is_table
 from localpower.show.history import History
@@ -138,6 +138,8 @@ class Decomposition(AsAsked, auto_wrap_output_keys=None):  # type: ignore[call-a
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Find the components of rows, and project these rows on them."""
+        if holds_rows(self.engine):  # before anything is asked: sites count what they answer
+            raise ValueError(f"fit_transform with engine={self.engine!r}: take fit; {STAY}")
         return self.fit(X, y, **fit_params).transform(X)
 
     def _scores(self, X: Any) -> Any:

@@ -151,7 +151,10 @@ class SiteAgent:
         check_open(self.policy, self.journal, asked)
         stamp, shape = self._of_data(self.rows.stamp), self._of_data(self.rows.shape)
         if not asked.privacy and shape.rows < self.policy.min_rows:  # that would tell of them
-            raise SiteRefused("it has fewer rows than its policy asks for (min_rows)")
+            raise SiteRefused(
+                "it has fewer rows than its policy asks for (min_rows): have it lower that, or "
+                "leave it out"
+            )
         self._end("another run was opened")
         seed = secrets.token_bytes(32)
         reply = to_frame(self._offer(asked, digest_of(frame), seed, shape))

@@ -27,10 +27,12 @@ def check_budget(policy: Policy, journal: Journal, asked: OpenRun) -> None:
     own = policy.privacy
     if asked.privacy is None:
         if own is not None:
-            raise SiteRefused("it answers private runs only (privacy)")
+            raise SiteRefused("it answers private runs only (privacy): ask for one with privacy=")
         return
     if own is None:
-        raise SiteRefused("it has no privacy budget (privacy)")
+        raise SiteRefused(
+            "it has no privacy budget (privacy): leave privacy= out, or have it set one"
+        )
     epsilon, delta, clip = asked.privacy
     if asked.secure == "off":
         raise SiteRefused("a private run needs masks: what a site adds is a share of the noise")
@@ -81,5 +83,6 @@ def _check_left(policy: Policy, journal: Journal, mu: float) -> None:
         after = epsilon_of(hypot(journal.mu, mu), own.delta)
         raise SiteRefused(
             f"its privacy budget is epsilon = {own.epsilon:g} at delta = {own.delta:g} in all runs "
-            f"(privacy): {spent:.3g} is spent, and with this it would be {after:.3g}"
+            f"(privacy): {spent:.3g} is spent, and with this it would be {after:.3g}; ask for a "
+            "smaller epsilon, if that leaves some; only the site can raise its own"
         )

@@ -23,7 +23,7 @@ from localpower.federation.messages import (
     signed_part,
     to_frame,
 )
-from localpower.federation.policy import PER_COLUMN, Policy
+from localpower.federation.policy import PER_COLUMN, PLAIN, Policy
 from localpower.federation.questions import check_understood, columns_of, reply_size
 from localpower.federation.recovery import check_list
 from localpower.federation.runs import SiteRun
@@ -43,10 +43,12 @@ def check_open(policy: Policy, journal: Journal, asked: OpenRun) -> None:
     if len(asked.sites) < policy.min_sites:
         raise SiteRefused(
             f"{len(asked.sites)} sites are fewer than its policy asks for (min_sites = "
-            f"{policy.min_sites})"
+            f"{policy.min_sites}): ask more sites, or have it lower min_sites"
         )
     if asked.secure == "off" and policy.secure_sum == "required":
-        raise SiteRefused("it sends only masked replies (secure_sum = 'required')")
+        raise SiteRefused(
+            "it sends only masked replies (secure_sum = 'required'): ask for a run with masks"
+        )
     if asked.secure != "off" and policy.secure_sum == "off":
         raise SiteRefused("it does not use masks (secure_sum = 'off'): ask for a run without masks")
     if asked.secure != "off" and len(asked.sites) < 2:
@@ -55,7 +57,7 @@ def check_open(policy: Policy, journal: Journal, asked: OpenRun) -> None:
         raise SiteRefused("a private run needs the noise of every site: ask for a strict one")
     check_budget(policy, journal, asked)
     if not policy.data:
-        raise SiteRefused("its policy does not name its rows (data)")
+        raise SiteRefused("its policy does not name its rows (data): the site has to")
 
 
 def check_roster(policy: Policy, run: SiteRun, roster: Roster) -> None:
@@ -92,19 +94,29 @@ def check_ask(policy: Policy, journal: Journal, run: SiteRun, asked: Ask) -> Non
     own: Offer = from_frame(run.kept.offer, len(run.kept.offer))
     d = own.columns
     if name not in policy.tasks:
-        raise SiteRefused(f"its policy does not allow {name} (tasks)")
+        raise SiteRefused(
+            f"its policy does not allow {name} (tasks): "
+            + ("ask for a run with masks" if plain and name in PLAIN else "take another method")
+            + ", or have it add that"
+        )
     check_understood(task, d)
     if not plain and not isinstance(task, Prepare) and not is_summable(task):
-        raise SiteRefused(f"this {name} is not a sum over all sites, but replies are masked")
+        raise SiteRefused(
+            f"this {name} is not a sum over all sites, but replies are masked: take another method"
+        )
     if asked.bits != run.opened.bits:
         raise SiteRefused("the run was opened with another number of bits")
     if journal.asked(run.id) >= policy.max_rounds:
-        raise SiteRefused(f"its policy allows {policy.max_rounds} questions of a run (max_rounds)")
+        raise SiteRefused(
+            f"its policy allows {policy.max_rounds} questions of a run (max_rounds): take a method "
+            "of fewer rounds, or have it raise max_rounds"
+        )
     if isinstance(task, Refine) and run.opened.privacy is None and task.rows != run.rows:
         raise SiteRefused("Refine is for another number of rows")
     if reply_size(task, d, plain) > policy.max_bytes:
         raise SiteRefused(
-            f"its policy allows replies of {policy.max_bytes} bytes at most (max_bytes)"
+            f"its policy allows replies of {policy.max_bytes} bytes at most (max_bytes): take a "
+            "smaller rank or width, a method that iterates, or have it raise max_bytes"
         )
     check_noise(policy, journal, run, task)
     columns = columns_of(task, d)
@@ -122,7 +134,8 @@ def _check_columns(policy: Policy, journal: Journal, columns: int, least: int) -
     if journal.columns + columns > policy.max_columns:
         raise SiteRefused(
             f"its policy allows {policy.max_columns} columns in all runs (max_columns): "
-            f"{journal.columns} were answered, and this asks for {columns}"
+            f"{journal.columns} were answered, and this asks for {columns}; only the site can "
+            "raise max_columns"
         )
     if least and columns and not 2 * (journal.plain_columns + columns) < least:
         raise SiteRefused(

@@ -24,9 +24,9 @@ from localpower.federation.identity import (
     CredentialError,
     FederationFile,
     certificate_pin,
-    check_valid,
     name_of,
-    read_key,
+    read_certificate,
+    read_pair,
 )
 from localpower.federation.link import Link
 from localpower.federation.stream import (
@@ -111,11 +111,8 @@ class GrpcLink(Link):
 
     def _listen(self, keep_alive: float) -> Any:
         folder, file = self.file.path.parent, self.file
-        key, chain, ca = (
-            read_key(folder / name, BESIDE)
-            for name in (SERVER_KEY, SERVER_CERTIFICATE, CA_CERTIFICATE)
-        )
-        check_valid(x509.load_pem_x509_certificate(chain), f"{folder / SERVER_CERTIFICATE}")
+        key, chain, _ = read_pair(folder, SERVER_KEY, SERVER_CERTIFICATE, BESIDE)
+        ca, _ = read_certificate(folder / CA_CERTIFICATE, BESIDE)
         most = 4 * len(self.names) + 16
         server = grpc.server(
             DaemonThreads(), options=options(keep_alive), maximum_concurrent_rpcs=most

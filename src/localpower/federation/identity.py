@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -160,6 +162,36 @@ def read_key(path: Path, remedy: str) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise CredentialError(f"{path} is missing: {remedy}") from None
+
+
+def read_certificate(path: Path, remedy: str) -> tuple[bytes, x509.Certificate]:
+    """Read a certificate that is valid now, also as it is; what to do where there is none."""
+    text = read_key(path, remedy)
+    try:
+        found = x509.load_pem_x509_certificate(text)
+    except ValueError:
+        raise CredentialError(f"{path} holds no certificate: {remedy}") from None
+    check_valid(found, f"{path}")
+    return text, found
+
+
+def read_pair(
+    folder: Path, key: str, certificate: str, remedy: str
+) -> tuple[bytes, bytes, x509.Certificate]:
+    """Read a key and its certificate. TLS would say of others only that nobody answers."""
+    secret = read_key(folder / key, remedy)
+    text, found = read_certificate(folder / certificate, remedy)
+    try:
+        public = load_pem_private_key(secret, password=None).public_key()
+    except (TypeError, ValueError, UnsupportedAlgorithm):
+        raise CredentialError(
+            f"{folder / key} holds no key that can be read without a password: {remedy}"
+        ) from None
+    if public != found.public_key():
+        raise CredentialError(
+            f"{folder / key} is not the key of the certificate in {certificate}: {remedy}"
+        )
+    return secret, text, found
 
 
 def joined(host: str, port: int) -> str:

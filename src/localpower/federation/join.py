@@ -13,8 +13,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from cryptography import x509
-
 from localpower.core.errors import WireError
 from localpower.data.paths import files
 from localpower.federation.agent import SiteAgent
@@ -24,9 +22,9 @@ from localpower.federation.identity import (
     TLS_CERTIFICATE,
     TLS_KEY,
     CredentialError,
-    check_valid,
     name_of,
-    read_key,
+    read_certificate,
+    read_pair,
 )
 from localpower.federation.journal import NAME as JOURNAL
 from localpower.federation.journal import Entry, Journal
@@ -45,6 +43,7 @@ from localpower.federation.stream import (
 )
 
 HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")  # a name or an address, no URL
+CLOSED = "Socket closed", "Handshake read failed", "reset by peer"  # by a server that is there
 SHORTEST, LONGEST = 0.1, 1.0  # seconds between two attempts to connect
 INSIDE = (
     "`localpower federation init` wrote it into this site's folder; take the whole folder, and "
@@ -98,12 +97,8 @@ def is_far(address: str) -> bool:
 
 def credentials_of(name: str, keys: Path) -> Any:
     """The site's key and certificate, and the one certificate that the coordinator must have."""
-    key, own, server = (
-        read_key(keys / file, INSIDE) for file in (TLS_KEY, TLS_CERTIFICATE, SERVER_CERTIFICATE)
-    )
-    certificate = x509.load_pem_x509_certificate(own)
-    check_valid(certificate, f"{keys / TLS_CERTIFICATE}")
-    check_valid(x509.load_pem_x509_certificate(server), f"{keys / SERVER_CERTIFICATE}")
+    key, own, certificate = read_pair(keys, TLS_KEY, TLS_CERTIFICATE, INSIDE)
+    server, _ = read_certificate(keys / SERVER_CERTIFICATE, INSIDE)
     if name_of(certificate) != name:
         raise CredentialError(
             f"name = {name!r} in the policy, but {keys / TLS_CERTIFICATE} is of "
@@ -114,7 +109,7 @@ def credentials_of(name: str, keys: Path) -> Any:
 
 def valid_until(keys: Path) -> datetime:
     """When the site's certificate, or the coordinator's, expires."""
-    found = [x509.load_pem_x509_certificate(read_key(keys / file, INSIDE))
+    found = [read_certificate(keys / file, INSIDE)[1]
              for file in (TLS_CERTIFICATE, SERVER_CERTIFICATE)]  # fmt: skip
     return min(certificate.not_valid_after_utc for certificate in found)
 
@@ -171,6 +166,17 @@ def explained(error: Any, address: str) -> str:
         return (
             f"the name in {address} is not known here; waiting until it is. If it is wrong, write "
             "coordinator = in the policy as the coordinator says"
+        )
+    if "handshake failed" in details:
+        return (
+            f"another program listens on {address}, and no coordinator; waiting until one does. If "
+            "the address is wrong, write coordinator = in the policy as the coordinator says"
+        )
+    if any(text in details for text in CLOSED):
+        return (
+            f"what listens on {address} ends the connection at once; trying again. If this stays, "
+            "the certificate in this site's folder is of another federation, or another program "
+            "has the port: ask the coordinator for a new folder, and where it listens"
         )
     return waiting(address)
 

@@ -20,7 +20,7 @@ from localpower.core.errors import MissingExtra
 from localpower.core.ring import Words, wide_add, wide_negative
 
 try:
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
@@ -56,9 +56,14 @@ class SiteKeys:
         path = Path(folder, IDENTITY)
         if not path.exists():
             raise FileNotFoundError(f"{path} is missing: `localpower site key` makes one")
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        try:
+            key: object = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        except (TypeError, ValueError, UnsupportedAlgorithm):  # TypeError: it has a password
+            key = None
         if not isinstance(key, Ed25519PrivateKey):
-            raise ValueError(f"{path}: not an Ed25519 key; `localpower site key` makes one")
+            raise ValueError(
+                f"{path}: not an Ed25519 key without a password; `localpower site key` makes one"
+            )
         return cls(key.private_bytes_raw())
 
     def write(self, folder: str | os.PathLike[str]) -> Path:

@@ -18,6 +18,7 @@ from localpower.worker.private_tasks import Noised
 SECURE_SUM = ("required", "optional", "off")
 PER_COLUMN = 10  # rows that a site must have for each column that is asked for at once
 LEAST_BYTES = 1 << 16
+PLAIN = ("Describe", "Triangle")  # what all runs without masks ask for; these are no sums
 READING = ("columns", "drop", "label", "missing", "header", "delimiter", "dtype", "key",
            "zero_based")  # fmt: skip
 
@@ -140,6 +141,12 @@ class Policy:
         private = self.privacy is not None
         return [name for name in self.tasks if issubclass(NAMES[name], Noised) is private]
 
+    @property
+    def lacking(self) -> list[str]:
+        """What it would have to allow, too, for a run without masks."""
+        can = self.secure_sum != "required" and self.privacy is None
+        return [name for name in PLAIN if name not in self.tasks] if can else []
+
     def explain(self) -> str:
         """Say in plain words what this site answers, and what not."""
         masks = {
@@ -173,6 +180,11 @@ class Policy:
                 "A coordinator that asks once with all sites and once without one of them sees "
                 f"that one's numbers as the difference: min_sites = {len(self.peers) + 1} would "
                 "refuse the second."
+            )
+        if self.lacking and self.secure_sum == "optional":
+            lines.append(
+                f"Runs without masks are refused until tasks has {' and '.join(self.lacking)}, for "
+                "which they all ask."
             )
         if self.secure_sum != "required" and not self.privacy:
             lines.append(

@@ -43,6 +43,8 @@ keys = "keys"  # folder of this site's own keys: secret, never sent
 tasks = ["Sums", "Spread", "Prepare", "PowerSteps", "SmallGram", "GramTriangle", "Refine",
          "NoisedGram", "NoisedProduct"]
 secure_sum = "required"  # answers are masked: only the sum over all sites can be read
+# "optional" and "off" need "Describe" and "Triangle" among the tasks, too: no run without masks
+# can do without them
 min_rows = 100  # fewer rows here than this, or than ten times the columns asked for: no answer
 min_sites = {least}  # fewer sites in a run: no answer. Less than all of them, as "recovery" needs,
 # lets a coordinator ask with and without you: the difference is your part

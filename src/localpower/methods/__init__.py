@@ -55,6 +55,7 @@ __all__ = [
 
 EXAMPLE = LocalPower(steps=8, schedule="halving")  # how options are written, for help
 EXACT, CERTIFIED = TSQR(), LocalRitz()  # what is recommended where another method failed
+SUMMED = Gram()  # what is exact where sums over all shards are all that may be seen
 
 # One row for each short name; the order is that of help and tables.
 register("auto", Auto)

@@ -409,12 +409,18 @@ def _federation(result: Result) -> str:
     heads = ["site", "rows", "key"]
     sites = [[str(site[name]) for name in ("name", "rows", "key")] for site in card["sites"]]
     told = [
-        [str(name).replace("_", " "), summary.shortened(str(value), MOST_TOLD)]
+        [str(name).replace("_", " "), summary.shortened(_in_words(value), MOST_TOLD)]
         for name, value in card.items()
         if name != "sites"
     ]
     tables = _table(heads, sites) + _table(["model card", ""], told)
     return _section("federation", "Federation", _soft(summary.federation(result.run)) + tables)
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    return "none" if value is None else str(value)
 
 
 def _repeat(result: Result) -> str:

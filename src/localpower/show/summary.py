@@ -263,9 +263,9 @@ RESIDUAL = (
 )
 
 
-def advice_of(reason: str, method: str) -> str:
-    """What to change where a run of a method ended too early, as a sentence."""
-    remedy = remedy_of(reason, method)
+def advice_of(reason: str, run: Mapping[str, Any]) -> str:
+    """What to change where a run ended too early, as a sentence."""
+    remedy = remedy_of(reason, run["method"], run.get("only_sums", False))
     return f"{remedy[:1].upper()}{remedy[1:]}." if remedy else ""
 
 
@@ -389,7 +389,7 @@ def verdict(result: Result) -> Verdict:
 
 def _ended(run: Mapping[str, Any], reason: str, last: Record, bound: float | None) -> Verdict:
     """What is known where nothing was certified that was asked for."""
-    meaning, remedy = REASONS[reason].meaning, advice_of(reason, run["method"])
+    meaning, remedy = REASONS[reason].meaning, advice_of(reason, run)
     tol, ended = float(run.get("tol") or 0.0), f"The run ended as {meaning}. "
     claim = "No angle is certified."
     if bound is not None:
@@ -406,7 +406,7 @@ def _ended(run: Mapping[str, Any], reason: str, last: Record, bound: float | Non
             "This method makes one estimate and tells nothing of its error, which may be large "
             "where shards differ."
         )
-        return Verdict("fair", "Nothing is certified", text, advice_of("end", run["method"]))
+        return Verdict("fair", "Nothing is certified", text, advice_of("end", run))
     if last.angle is not None and run.get("certificate") is not None:
         text = (
             "The bound of the angle is still 1, which says nothing; the largest residual is "
