@@ -10,7 +10,7 @@ demo: .venv-demo/ready
 	.venv-demo/bin/python examples/demo.py build/demo
 
 test: $(VENV)/ready browser
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 # Pages are tested in a browser, which root of a Debian machine can have.
 browser:

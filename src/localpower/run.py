@@ -15,7 +15,6 @@ from localpower.core.linalg import Array, orth
 from localpower.core.share import Share
 from localpower.data import partition as partitions
 from localpower.data.hints import hint_units
-from localpower.data.partition import Partition
 from localpower.data.readers.clusters import has_columns
 from localpower.data.reading import LazySource
 from localpower.data.source import Source, held, load_block, open_source
@@ -99,7 +98,7 @@ class Run:
     width: int
     tol: float
     rounds: int
-    shards: Partition
+    shards: partitions.Partition
     engine: Ledgered
     columns: Columns
     deviations: Array
@@ -235,37 +234,32 @@ class Run:
         """What was asked and on what, for the result."""
         asked, source, method = self.asked, self.source, self.method
         workers = len(self.shards.shards)
-        return (
-            {
-                "version": __version__,
-                **described_method(method),
-                "why": self.choice.why,
-                "rank": self.rank,
-                "width": self.width,
-                "max_rounds": self.rounds,
-                "tol": self.tol,
-                "certainty": asked.given_certainty,
-                "workers": workers,
-                "partition": asked.partition,
-                "memory": source.memory,
-                "kept": self.shards.shards[0].keep,
-                "kernels": kernels,
-                "engine": type(self.home).__name__.lower(),
-                "center": asked.center,
-                "scale": asked.scale,
-                "seed": asked.seed,
-                "rows": source.rows,
-                "columns": source.columns,
-                "dtype": source.dtype.name,
-                "held": self.held,
-                "names": names_of(source),
-                "call": asked.call(
-                    {"rank": self.wanted} | ({} if self.held else {"workers": workers})
-                ),
-            }
-            | ({"missing": dict(source.missing)} if source.missing else {})
-            | ({"only_sums": True} if self.home.only_sums else {})
-        )
+        return {
+            "version": __version__,
+            **described_method(method),
+            "why": self.choice.why,
+            "rank": self.rank,
+            "width": self.width,
+            "max_rounds": self.rounds,
+            "tol": self.tol,
+            "certainty": asked.given_certainty,
+            "workers": workers,
+            "partition": asked.partition,
+            "memory": source.memory,
+            "kept": self.shards.shards[0].keep,
+            "kernels": kernels,
+            "engine": type(self.home).__name__.lower(),
+            "center": asked.center,
+            "scale": asked.scale,
+            "seed": asked.seed,
+            "rows": source.rows,
+            "columns": source.columns,
+            "dtype": source.dtype.name,
+            "held": self.held,
+            "names": names_of(source),
+            "only_sums": self.home.only_sums,
+            "call": asked.call({"rank": self.wanted} | ({} if self.held else {"workers": workers})),
+        } | ({"missing": dict(source.missing)} if source.missing else {})
 
     def iterate(self) -> None:
         """Run the method, and the next one where it does not get there, until it is done."""
@@ -338,8 +332,8 @@ class Run:
         self.engine.phase = "factors"
         found = self.factors(basis)
         shape = source.rows, source.columns
-        squared = reason == "residual" or (reason == "exact" and self.method.squares and self.tol)
-        squared = squared or sums
+        squares = self.method.squares and self.tol
+        squared = sums or reason == "residual" or (reason == "exact" and squares)
         if squared and is_graded(found.singular_values, shape, source.dtype):
             outcome = replace(outcome, reason="rounding")
             self.run["reason"] = conclude(self.method, outcome, self.tol, only_sums=sums)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from localpower.api import svd
-from localpower.cli.federation import add_federation
+from localpower.cli.federation import add_federation, check_at_sites
 from localpower.cli.options import (
     READING,
     Parser,
@@ -104,17 +104,7 @@ def fit(options: argparse.Namespace) -> None:
 
 def _fit_at_sites(options: argparse.Namespace) -> None:
     """Fit rows that stay where they are, at the sites of a federation."""
-    if options.data:
-        raise ValueError(
-            f"{options.data[0]}: with --engine {options.engine} the sites use the rows that "
-            "their policies name; leave DATA out"
-        )
-    for name in (*READING, "dtype", "memory", "cache"):
-        if getattr(options, name) is not None:
-            raise ValueError(
-                f"{name}={getattr(options, name)!r}: with --engine {options.engine} the sites read "
-                f"their rows as their policies say; leave --{name} out"
-            )
+    check_at_sites(options)
     _check(options)
     with connect(options.engine) as engine, Progress() as display:
         result = _saved(_fit(options, "sites", engine, display), options)

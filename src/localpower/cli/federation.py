@@ -66,6 +66,21 @@ def init(options: argparse.Namespace) -> None:
               "two read each other's part in the sum")  # fmt: skip
 
 
+def check_at_sites(options: argparse.Namespace) -> None:
+    """Refuse what is about rows in a fit of those that sites have."""
+    if options.data:
+        raise ValueError(
+            f"{options.data[0]}: with --engine {options.engine} the sites use the rows that "
+            "their policies name; leave DATA out"
+        )
+    for name in (*READING, "dtype", "memory", "cache"):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"{name}={getattr(options, name)!r}: with --engine {options.engine} the sites read "
+                f"their rows as their policies say; leave --{name} out"
+            )
+
+
 def check(options: argparse.Namespace) -> None:
     """``localpower site check``."""
     with _extra("localpower site"):
