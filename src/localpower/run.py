@@ -332,8 +332,7 @@ class Run:
         self.engine.phase = "factors"
         found = self.factors(basis)
         shape = source.rows, source.columns
-        squares = self.method.squares and self.tol
-        squared = sums or reason == "residual" or (reason == "exact" and squares)
+        squared = sums or reason == "residual"
         if squared and is_graded(found.singular_values, shape, source.dtype):
             outcome = replace(outcome, reason="rounding")
             self.run["reason"] = conclude(self.method, outcome, self.tol, only_sums=sums)

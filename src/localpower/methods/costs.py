@@ -100,7 +100,7 @@ class Problem:
 
     def gram(self) -> float:
         """The same of ``A_iᵀA_i``, in float64; sparse rows are multiplied entry by entry."""
-        each = 0.72 * self.columns + 65 if not self.sparse else 550 * self.entries / self.rows
+        each = 0.72 * self.columns + 65 if not self.sparse else 1200 * self.entries / self.rows
         return self.share * each + self.turns * 1700 * self.columns**2
 
     def factors(self, width: int) -> float:
