@@ -19,7 +19,7 @@ from localpower.core.text import counted, duration, size
 from localpower.engines.calibration import operations
 from localpower.methods.base import REGISTRY, Method
 from localpower.methods.work import ROUND, in_cache, orthonormal, sparse_product
-from localpower.worker.local_matrix import GRAM_COLUMNS
+from localpower.worker.local_matrix import GRAM_COLUMNS, rows_of_gram
 
 READING = 1e9  # bytes a second that files are read with
 DECAY = 0.88  # of eigenvalues from one to the next, where nothing is known of them
@@ -100,8 +100,11 @@ class Problem:
 
     def gram(self) -> float:
         """The same of ``A_iᵀA_i``, in float64; sparse rows are multiplied entry by entry."""
-        each = 0.72 * self.columns + 65 if not self.sparse else 1200 * self.entries / self.rows
-        return self.share * each + self.turns * 1700 * self.columns**2
+        d, sums = self.columns, 2.0
+        each = 0.72 * d + 65
+        if self.sparse:
+            each, sums = 400 * self.entries / self.rows, 2 - (-max(self.sizes) // rows_of_gram(d))
+        return self.share * each + self.turns * 850 * sums * d**2
 
     def factors(self, width: int) -> float:
         """The same of singular values within a basis: of ``A_i Z``, and of its triangle."""

@@ -158,7 +158,7 @@ class LocalMatrix:
             if isinstance(block, np.ndarray):
                 total.add(block, shift if mean is None else None)
                 continue
-            step = max(STRETCH // 4, 4 * self.shape[1])
+            step = rows_of_gram(self.shape[1])
             for start in range(0, block.shape[0], step):
                 wide = cut(block, start, min(start + step, block.shape[0])).astype(np.float64)
                 total.sum += (wide.T @ wide).toarray()
@@ -358,6 +358,11 @@ def _held(shift: Array, dtype: np.dtype[Any]) -> Array:
         narrow: Array = shift.astype(dtype)
     least = np.finfo(dtype).smallest_subnormal
     return narrow if (np.abs(narrow - shift) <= least).all() else shift
+
+
+def rows_of_gram(columns: int) -> int:
+    """How many sparse rows are multiplied with themselves at a time: the product is dense."""
+    return max(STRETCH // 4, 4 * columns)
 
 
 def _difference(entries: Array, shift: Array) -> Array:
