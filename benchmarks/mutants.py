@@ -70,6 +70,13 @@ CHOICE = ("tests/core/test_stopping.py", "-k", "rows_are_few or chosen or follow
 FACTORS = ("tests/core/test_factors.py",)
 MOMENTS = ("tests/core/test_moments.py",)
 EXACT = ("tests/core/test_certify.py", "-k", "gram_matrix or believed or factored or is_zero_for")
+EARLY = ("tests/core/test_early_gram.py",)
+GRADED = (
+    "tests/adversary/test_found_by_campaigns.py",
+    "tests/core/test_stopping.py",
+    "-k",
+    "square_root or residual or rounding or exact",
+)
 MERGED = ("tests/core/test_certify.py", "-k", "sum_of or a_cut or shard or trace_is or of_a_factor")
 CHECKPOINT = ("tests/test_checkpoint.py", "-k", "to_the_last_bit")
 RELAYED = ("tests/test_checkpoint.py", "-k", "had_come_to or had_given_up")
@@ -737,8 +744,16 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("about = certified or self.tol > 0 or self.method.certifies or self.method.exact",
          "about = certified or self.tol > 0 or self.method.certifies"),
         ("about = certified or self.tol > 0 or self.method.certifies or self.method.exact", "about = True"),
-        ("squared = sums or reason == \"residual\"", "squared = sums"),
-        ("squared = sums or reason == \"residual\"", "squared = True"),
+    ]),
+    ("run.py", GRADED, [
+        ("squared = sums or reason == \"residual\" or (reason == \"exact\" and squares)",
+         "squared = sums or (reason == \"exact\" and squares)"),
+        ("squared = sums or reason == \"residual\" or (reason == \"exact\" and squares)",
+         "squared = sums or reason == \"residual\""),
+        ("squared = sums or reason == \"residual\" or (reason == \"exact\" and squares)",
+         "squared = sums or reason == \"residual\" or reason == \"exact\""),
+        ("squares = (source.rows, source.columns), self.method.squares and self.tol",
+         "squares = (source.rows, source.columns), self.method.squares"),
     ]),
     ("options.py", STOPPING, [
         ("if isinstance(value, str) and value == \"proven\":\n        return 0.0",
@@ -1309,6 +1324,25 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("for rows in shifted(block, shift, self.dtype):\n                    squares", "for rows in shifted(block, None, self.dtype):\n                    squares"),
         ("return float((squares * np.square(self.factor)).sum())", "return float(squares.sum())"),
     ]),
+    ("worker/shifting.py", EARLY, [
+        ("NEAR = 4.0", "NEAR = 1e12"),
+        ("NEAR = 4.0", "NEAR = 1e-9"),
+        ("least = max(least, float(u @ G @ u))", "pass"),
+        ("direction, size = mean * factor, float(np.linalg.norm(mean * factor))",
+         "direction, size = mean, float(np.linalg.norm(mean))"),
+        ("cross = rows * np.outer(mean - shift / 2, shift)", "cross = rows * np.outer(mean, shift)"),
+    ]),
+    ("worker/local_matrix.py", EARLY, [
+        ("- ahead.origin + rest", "- ahead.origin"),
+        ("ahead is None or np.any(self.exponent) or", "ahead is None or"),
+        ("or ahead.centred != (self.shift is not None):", ":"),
+        ("self._streamed and self._shifts_later and self.gram_is_small()",
+         "self._streamed and self._shifts_later"),
+        ("self._streamed and self._shifts_later and self.gram_is_small()", "False"),
+        ("return G if keeps_digits(G, self.shape[0], mean, shift, self.factor) else None", "return G"),
+        ("return G if keeps_digits(G, self.shape[0], mean, shift, self.factor) else None", "return None"),
+        ("and 8 * d**2 <= self._shard.spare", ""),
+    ]),
     ("worker/moments.py", MOMENTS, [
         ("if not self.rows:  # a sum", "if False:  # a sum"),
         ("checksum=joined(self.checksum, other.checksum, other.rows))\n        a, b",
@@ -1776,7 +1810,7 @@ MUTANTS: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
         ("(1 + task.send_first) * _of(task.basis) + _of(task.probes)", "(1 + task.send_first) * _of(task.basis)"),
         ("Refine: lambda task, d: _of(task.block) + _of(task.basis) + 1 + _of(task.probes)", "Refine: lambda task, d: _of(task.block)"),
         ("GramTriangle: lambda task, d: d,", "GramTriangle: lambda task, d: 1,"),
-        ("Describe: (_is_flag, _is_false)", "Describe: (_is_flag, _is_flag)"),
+        ("Describe: (_is_flag, _is_false,", "Describe: (_is_flag, _is_flag,"),
     ]),
     ("federation/questions.py", HOSTILE, [
         ("value.shape[0] == d >= value.shape[1] and finite(value)", "value.shape[0] == d >= value.shape[1]"),

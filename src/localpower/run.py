@@ -331,8 +331,8 @@ class Run:
         self.display.stage("singular values")
         self.engine.phase = "factors"
         found = self.factors(basis)
-        shape = source.rows, source.columns
-        squared = sums or reason == "residual"
+        shape, squares = (source.rows, source.columns), self.method.squares and self.tol
+        squared = sums or reason == "residual" or (reason == "exact" and squares)
         if squared and is_graded(found.singular_values, shape, source.dtype):
             outcome = replace(outcome, reason="rounding")
             self.run["reason"] = conclude(self.method, outcome, self.tol, only_sums=sums)
@@ -417,7 +417,8 @@ def described(run: Run, checksum: bool) -> tuple[Columns, tuple[int, int] | None
     Also returns the checksum of all rows, if it is asked for.
     """
     asked, source = run.asked, run.source
-    stats = describe(run.engine, asked.scale, checksum)
+    grams = run.method.forms_grams and asked.warm_start is None
+    stats = describe(run.engine, asked.scale, checksum, asked.center if grams else None)
     if stats.bad is not None:
         row, column = run.shards.original_row(stats.bad[0]), stats.bad[1]
         names = source.tables[0].names

@@ -110,6 +110,7 @@ def _is_positive(value: Any, d: int) -> bool:
     return _is_number(value, d) and value > 0
 
 
+_of_rows = _one_of("", "plain", "centred")
 _count, _steps, _wire = _within(0, 1 << 53), _within(1, MOST_STEPS), _one_of("", *UNITS)
 _width: Check = lambda value, d: type(value) is int and 1 <= value <= d  # noqa: E731
 _noised = _is_positive, _within(1, MOST_SIGMA), _within(1, MOST_SITES), _is_flag
@@ -133,7 +134,7 @@ FIELDS: dict[type, tuple[Check, ...]] = {  # in the order of the fields
     NoisedGram: _noised,
     NoisedProduct: (*_noised, _is_longer_basis),
     NoisedSteps: (*_noised[:2], _within(1, 1), _is_false, _is_unit_basis, _steps),
-    Describe: (_is_flag, _is_false),  # a checksum would confirm guesses
+    Describe: (_is_flag, _is_false, _of_rows),  # a checksum would confirm guesses
     Triangle: (_is_basis, _is_flag, _is_flag, _is_flag),
     LocalTriangle: (),
     TopVectors: (_width, _is_flag),

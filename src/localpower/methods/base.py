@@ -132,6 +132,8 @@ class Method(ABC):
         Whether it is done after one pass, up to rounding.
     squares : bool
         Whether it sees squares of singular values only, and so half of their digits.
+    forms_grams : bool
+        Whether it begins with ``A_iᵀA_i`` of every shard with few columns.
     only_sums : bool
         Whether it works on engines that show only sums of replies.
     reuses : bool
@@ -204,6 +206,11 @@ class Method(ABC):
     def products(self, rounds: int) -> int:
         """How many local products a shard is asked for in so many rounds, if that is known."""
         return 0
+
+    @property
+    def forms_grams(self) -> bool:
+        """Whether ``A_iᵀA_i`` comes first, so that reading files once may be enough."""
+        return self.squares
 
     @property
     def only_sums(self) -> bool:

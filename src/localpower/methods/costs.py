@@ -219,6 +219,8 @@ class Cost:
         As `svd` takes it, with its options.
     rounds, hops : int
         Of the method itself; set-up and factors take three rounds more, as in every run.
+    passes : int
+        How often all rows are gone over, in all phases: read, if they are in files.
     bytes_up, bytes_down : float
         Per worker, in all phases.
     flops : float
@@ -235,6 +237,7 @@ class Cost:
     method: str
     rounds: int
     hops: int
+    passes: int
     bytes_up: float
     bytes_down: float
     flops: float
@@ -284,17 +287,19 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
         reaches, note = False, f"takes {size(need)} of memory, {size(problem.memory)} are there"
     if method.widest(problem.columns, problem.rank, problem.width) > problem.most_columns:
         reaches, note = False, "asks for more columns at once than shards answer"
+    passes = _passes(problem, method, ledger)
     seconds = (
         ledger.hops * problem.latency
         + (ledger.bytes_up + ledger.bytes_down) / problem.bandwidth
         + FIRST_TIME * (estimate.flops + _more_flops(problem, method)) / problem.flops
-        + ledger.rounds * problem.stored / READING
+        + passes * problem.stored / READING
     )
     m = len(problem.sizes)
     return Cost(
         method=str(method),
         rounds=iterate.rounds,
         hops=iterate.hops,
+        passes=passes,
         bytes_up=ledger.bytes_up / m,
         bytes_down=ledger.bytes_down / m,
         flops=estimate.flops,
@@ -303,6 +308,12 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
         note=note or estimate.note,
         ledger=ledger,
     )
+
+
+def _passes(problem: Problem, method: Method, ledger: Ledger) -> int:
+    """For all but `Prepare`, and but for what a Gram matrix spares, formed with the statistics."""
+    early = method.forms_grams and problem.keeps_gram
+    return ledger.rounds - 1 - early * (1 + method.squares)
 
 
 def _more_flops(problem: Problem, method: Method) -> float:

@@ -70,6 +70,11 @@ class _Ritz(Method):
     state_type: ClassVar[type[State]] = RitzState
     compared: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
+    @property
+    def forms_grams(self) -> bool:
+        """For eigenpairs of a merged start."""
+        return start_of(self.start)[0] == "merged"
+
     def workspace(self, columns: int, width: int) -> float:
         return (6 + 2 * RESTART + 2 * (MODELLED if self.models else MERGED)) * columns * width * 8
 

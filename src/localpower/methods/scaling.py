@@ -225,11 +225,18 @@ def dividing(scale: Array | None) -> tuple[Array | float, int | Exponents]:
     return 1.0 / np.ldexp(scale, -power), power
 
 
-def describe(engine: Engine, scale: str | None, checksum: bool = False) -> Moments:
-    """Collect the statistics of all rows, with column extremes where `scale` needs them."""
+def describe(
+    engine: Engine, scale: str | None, checksum: bool = False, center: bool | None = None
+) -> Moments:
+    """Collect the statistics of all rows, with column extremes where `scale` needs them.
+
+    If a Gram matrix comes next, `center` is whether of centred rows.
+    """
     if engine.only_sums:
         return summed(engine)
-    return engine.sum(Describe(scale in ("max", "minmax"), checksum))
+    shifts = "centred" if center or scale == "minmax" else "plain"
+    ahead = "" if center is None else shifts
+    return engine.sum(Describe(scale in ("max", "minmax"), checksum, ahead))
 
 
 def summed(engine: Engine) -> Moments:

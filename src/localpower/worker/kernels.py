@@ -220,6 +220,47 @@ class GramSum:
         return np.triu(self.sum) + np.triu(self.sum, 1).T  # of the kernel, the upper half counts
 
 
+class EarlyGram:
+    """Sums ``(B - 1 originᵀ)ᵀ(B - 1 originᵀ)`` over dense blocks of rows whose shift is not known.
+
+    The origin is near the mean of rows that are to be `centred`: that of the first block, or zero.
+    """
+
+    def __init__(self, columns: int, dtype: np.dtype[Any], centred: bool) -> None:
+        self.centred, self.origin = centred, np.zeros(columns)
+        self._less: Array | None = None
+        self._total: GramSum | None = None
+        self._sum: Array | None = None
+
+    def add(self, block: Array) -> None:
+        """Add a block; entries that are not finite, or too large, are for others to find."""
+        with np.errstate(all="ignore"):
+            if self._total is None:
+                self._total = GramSum(block.shape[1], block.dtype)
+                if self.centred:
+                    self._choose(block)
+            self._total.add(block, self._less)
+
+    def _choose(self, block: Array) -> None:
+        mean = block.mean(axis=0, dtype=np.float64)
+        square = np.einsum("ij,ij->j", block, block, dtype=np.float64) / len(block)
+        if (mean**2 / (square - mean**2)).sum() <= 1:
+            return
+        self._less = mean.astype(block.dtype)
+        self.origin = self._less.astype(np.float64)
+
+    def done(self) -> EarlyGram:
+        """Keep the sum alone, and none of what it was made with."""
+        if self._total is not None:
+            self._sum, self._total = self._total.result(), None
+        return self
+
+    def result(self) -> Array:
+        """Return the sum, (d, d)."""
+        G, d = self.done()._sum, len(self.origin)
+        return np.zeros((d, d)) if G is None else G
+
+
 def shifted(block: Array, shift: Array | None, dtype: np.dtype[Any]) -> Iterator[Array]:
     """Yield the rows of a block less the shift in some type, as many as stay in the cache."""
     step = STRETCH

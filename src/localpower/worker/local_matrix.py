@@ -14,19 +14,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localpower.core.linalg import Array, lanczos, leading_eigenpairs, orth, svd, triangular
-from localpower.worker.kernels import STRETCH, GramProduct, GramSum, shifted
+from localpower.worker.kernels import STRETCH, EarlyGram, GramProduct, GramSum, shifted
 from localpower.worker.moments import Exponents, Moments, moments
 from localpower.worker.shard import Shard, cut, is_sparse
+from localpower.worker.shifting import difference, explicit, held, keeps_digits, shift_gram, times
 
 GRAM_COLUMNS = 1024  # up to here a worker may form its own d×d matrix for its eigenvectors
 DUAL_ENTRIES = 1 << 25  # entries of a shard up to which it may be made dense for its few rows
 OVERSAMPLED, PASSES = 8, 4  # columns more, and steps, of a block iteration for eigenpairs
 ROUNDING = 8.0  # units of the largest eigenvalue's rounding that a bound allows for
-NEAR_ZERO = 2.0  # largest deviations of a column: a mean up to here cancels a few bits at most
-FULL = 0.9  # part of the rows that have an entry in a column: a mean of 3 deviations needs more
 
 
 class LocalMatrix:
@@ -40,6 +38,7 @@ class LocalMatrix:
         self._at_hand: Shard | None = None
         self._gram: Array | None = None
         self._moments: Moments | None = None
+        self._ahead: EarlyGram | None = None
         self._explicit: list[tuple[Any, Array | None]] | None = None
         self.shape = shard.rows, shard.columns
         self.number = shard.number
@@ -84,7 +83,7 @@ class LocalMatrix:
         `products` with (d, width) matrices are to come: what the choice of the kernel is made for.
         `far` is false where no column of sparse rows has a large mean.
         """
-        self.shift = None if shift is None else _held(np.ldexp(shift, -exponent), self.dtype)
+        self.shift = None if shift is None else held(np.ldexp(shift, -exponent), self.dtype)
         self.factor = factor
         self.exponent = exponent
         self.far = far and self.shift is not None and self._has_sparse()
@@ -152,11 +151,20 @@ class LocalMatrix:
 
     def gram(self) -> Array:
         """``A_iᵀA_i``, (d, d), in float64: exact but for what that rounds, also of float32."""
+        ahead, self._ahead = self._ahead, None
+        G = self._gram_shifted_later(ahead) if self._shifts_later else None
+        G = self._gram_of_blocks() if G is None else G
+        if isinstance(self.factor, float):
+            return np.multiply(G, self.factor**2, out=G)
+        G *= self.factor
+        return np.multiply(G, self.factor[:, None], out=G)
+
+    def _gram_of_blocks(self) -> Array:
+        """The same before the factor, of rows that are shifted as they are multiplied."""
         total = GramSum(self.shape[1], self.dtype)
-        mean = self._mean_near_zero()
         for block, shift in self._blocks():
             if isinstance(block, np.ndarray):
-                total.add(block, shift if mean is None else None)
+                total.add(block, shift)
                 continue
             step = rows_of_gram(self.shape[1])
             for start in range(0, block.shape[0], step):
@@ -164,35 +172,49 @@ class LocalMatrix:
                 total.sum += (wide.T @ wide).toarray()
                 if shift is not None:
                     rows = wide.shape[0]  # scipy's mean of float32 is no better than that
-                    _shift_gram(total.sum, rows, np.ravel(wide.sum(axis=0)) / rows, shift)
-        G = total.result()
-        if mean is not None and self.shift is not None:
-            _shift_gram(G, self.shape[0], mean, self.shift)
-        if isinstance(self.factor, float):
-            return np.multiply(G, self.factor**2, out=G)
-        G *= self.factor
-        return np.multiply(G, self.factor[:, None], out=G)
+                    shift_gram(total.sum, rows, np.ravel(wide.sum(axis=0)) / rows, shift)
+        return total.result()
 
-    def _mean_near_zero(self) -> Array | None:
-        """The mean of the rows, if it is so small that the Gram matrix can be shifted itself."""
-        rows, d = self.shape
-        if self.shift is None or d > GRAM_COLUMNS or self._has_sparse():
-            return None
-        if self.shift.dtype != self.dtype:
-            return None
+    @property
+    def _shifts_later(self) -> bool:
+        """Whether the Gram matrix can be that of rows about another origin, shifted itself."""
+        return self.shape[1] <= GRAM_COLUMNS and not self._has_sparse()
+
+    def _gram_shifted_later(self, ahead: EarlyGram | None) -> Array | None:
+        """The same from rows whose shift need not be known, if little cancels.
+
+        Where it was not formed ahead it is formed likewise, and has the same bits.
+        """
+        if ahead is None or np.any(self.exponent) or ahead.centred != (self.shift is not None):
+            ahead = EarlyGram(self.shape[1], self.dtype, self.shift is not None)
+            for block in self._unshifted():
+                ahead.add(block)
+        G = ahead.result()
+        if self.shift is None:
+            return G
         found = self.moments()
         power = found.exponent - self.exponent
-        mean, m2 = np.ldexp(found.mean, power), np.ldexp(found.m2, 2 * power)
-        size = np.maximum(np.abs(mean), np.abs(self.shift)) * self.factor
-        spread = np.hypot(np.sqrt(m2 / max(rows, 1)), mean - self.shift) * self.factor
-        most = NEAR_ZERO * spread.max()
-        return mean if size.max() <= most and np.linalg.norm(size) <= most else None
+        rest = np.ldexp(found.rest, power) if np.ndim(found.rest) else 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.ldexp(found.mean, power) - ahead.origin + rest
+            shift = self.shift.astype(np.float64) - ahead.origin
+            shift_gram(G, self.shape[0], mean, shift)
+            return G if keeps_digits(G, self.shape[0], mean, shift, self.factor) else None
 
-    def moments(self, checksum: bool = False) -> Moments:
-        """Statistics of the raw columns; of few columns, they are kept."""
+    def moments(self, checksum: bool = False, ahead: str = "") -> Moments:
+        """Statistics of the raw columns; of few columns, they are kept.
+
+        The Gram matrix is formed in the same pass over files where `ahead` says of which rows,
+        ``"centred"`` or ``"plain"`` ones.
+        """
         found = self._moments
         if found is None or (checksum and found.checksum is None):
-            found = moments(self.shard, self.count, checksum)
+            early = None
+            if ahead and self._streamed and self._shifts_later and self.gram_is_small():
+                early = EarlyGram(self.shape[1], self.dtype, ahead == "centred")
+            also = None if early is None else early.add
+            found = moments(self.shard, self.count, checksum, also)
+            self._ahead = None if early is None else early.done()
         self._moments = found if self.shape[1] <= GRAM_COLUMNS else None
         return found
 
@@ -209,9 +231,9 @@ class LocalMatrix:
         return self._gram
 
     def gram_is_small(self) -> bool:
-        """Whether ``A_iᵀA_i`` takes little against the rows."""
+        """Whether ``A_iᵀA_i`` takes little against the rows, and may be kept."""
         rows, d = self.shape
-        return d <= GRAM_COLUMNS and 4 * d <= rows
+        return d <= GRAM_COLUMNS and 4 * d <= rows and 8 * d**2 <= self._shard.spare
 
     def triangle(self) -> Array:
         """The R factor of ``A_i``, (d, d), in float64: of blocks below that of those before."""
@@ -300,6 +322,8 @@ class LocalMatrix:
 
     def trace(self) -> float:
         """Sum of the squares of all entries, centred and scaled."""
+        if self._streamed and self._gram is not None:
+            return float(np.trace(self._gram))
         squares = np.zeros(self.shape[1])
         for block, shift in self._blocks():
             if isinstance(block, np.ndarray):
@@ -326,18 +350,22 @@ class LocalMatrix:
             self._explicit = list(self._read())
         yield from self._read() if self._explicit is None else self._explicit
 
-    def _read(self) -> Iterator[tuple[Any, Array | None]]:
+    def _unshifted(self) -> Iterator[Any]:
         for block in self.shard.blocks(self.count):
             if np.any(self.exponent):
-                block = _times(block, np.ldexp(1.0, -self.exponent))
+                block = times(block, np.ldexp(1.0, -self.exponent))
+            yield block
+
+    def _read(self) -> Iterator[tuple[Any, Array | None]]:
+        for block in self._unshifted():
             if self.shift is None:
                 yield block, None
             elif is_sparse(block):
-                yield _explicit(block, self.shift) if self.far else (block, self.shift)
+                yield explicit(block, self.shift) if self.far else (block, self.shift)
             elif self.shift.dtype == self.dtype:
                 yield block, self.shift
             else:  # which the type of the rows cannot hold
-                yield _difference(block, self.shift), None
+                yield difference(block, self.shift), None
 
     def count(self, size: int) -> None:
         """Take note of what was read from files."""
@@ -352,60 +380,9 @@ def _symmetric(H: Array) -> Array:
     return (H + H.T) / 2
 
 
-def _held(shift: Array, dtype: np.dtype[Any]) -> Array:
-    """The same as `dtype` if that can hold it, but for what is less than its least number."""
-    with np.errstate(over="ignore"):
-        narrow: Array = shift.astype(dtype)
-    least = np.finfo(dtype).smallest_subnormal
-    return narrow if (np.abs(narrow - shift) <= least).all() else shift
-
-
 def rows_of_gram(columns: int) -> int:
     """How many sparse rows are multiplied with themselves at a time: the product is dense."""
     return max(STRETCH // 4, 4 * columns)
-
-
-def _difference(entries: Array, shift: Array) -> Array:
-    """Subtract in float64, and round what comes of it to the type of the entries."""
-    return np.subtract(entries, shift, dtype=np.float64).astype(entries.dtype, copy=False)
-
-
-def _explicit(block: Any, shift: Array) -> tuple[Any, Array]:
-    """Shift the columns of a sparse block that are nearly full; return the shift that is left."""
-    rows, d = block.shape
-    if not block.has_canonical_format:
-        block = block.copy()
-        block.sum_duplicates()
-    full = (np.bincount(block.indices, minlength=d) >= FULL * rows) & (shift != 0)
-    if not full.any():
-        return block, shift
-    now = np.where(full, shift, 0.0)
-    data = _difference(block.data, now[block.indices])
-    shifted = type(block)((data, block.indices, block.indptr), shape=block.shape)
-    missing = _missing(block, full, -now)
-    return shifted + missing if missing.nnz else shifted, np.where(full, 0.0, shift)
-
-
-def _missing(block: Any, full: NDArray[np.bool_], value: Array) -> Any:
-    """Give the entries that a sparse block lacks in its full columns their column's value."""
-    at, column = np.full(full.size, -1), np.flatnonzero(full)
-    at[column] = np.arange(column.size)
-    lacks = np.ones((block.shape[0], column.size), dtype=bool)
-    row = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-    taken = full[block.indices]
-    lacks[row[taken], at[block.indices[taken]]] = False
-    starts = np.concatenate([[0], np.cumsum(np.count_nonzero(lacks, axis=1))])
-    indices = column[np.nonzero(lacks)[1]]
-    kind, places = block.indices.dtype, block.indptr.dtype
-    data = value[indices].astype(block.dtype)
-    parts = data, indices.astype(kind), starts.astype(places)
-    return type(block)(parts, shape=block.shape)
-
-
-def _shift_gram(G: Array, rows: int, mean: Array, shift: Array) -> None:
-    """Make the Gram matrix of rows, whose mean is known, that of the rows less the shift."""
-    cross = rows * np.outer(mean - shift / 2, shift)
-    G -= cross + cross.T
 
 
 def _forward(block: Any, shift: Array | None, Z: Array) -> Array:
@@ -421,12 +398,3 @@ def _backward(block: Any, shift: Array | None, T: Array, Y: Array) -> None:
     Y += block.T @ T
     if shift is not None:
         Y -= np.outer(shift, T.sum(axis=0, dtype=np.float64))
-
-
-def _times(block: Any, factor: Array | float) -> Any:
-    """Multiply the columns of a block, in its own precision but over the range of float64."""
-    if isinstance(block, np.ndarray):
-        return np.multiply(block, factor, dtype=np.float64).astype(block.dtype, copy=False)
-    entries = factor if isinstance(factor, float) else factor[block.indices]
-    data = np.multiply(block.data, entries, dtype=np.float64).astype(block.dtype, copy=False)
-    return type(block)((data, block.indices, block.indptr), shape=block.shape)

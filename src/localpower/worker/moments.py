@@ -8,7 +8,7 @@ not drown the deviations. Columns with a very large mean are taken relative to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -97,11 +97,14 @@ class Moments:
 
 
 def moments(
-    shard: Shard, read: Callable[[int], None] = lambda count: None, with_checksum: bool = False
+    shard: Shard,
+    read: Callable[[int], None] = lambda count: None,
+    with_checksum: bool = False,
+    also: Callable[[Any], None] | None = None,
 ) -> Moments:
     """Take the statistics of a shard's raw rows; `read` is told what was read from files.
 
-    Their checksum is taken in the same pass if it is asked for.
+    Their checksum is taken in the same pass if it is asked for, and `also` is given every block.
 
     Examples
     --------
@@ -116,7 +119,14 @@ def moments(
     take = _block_moments
     if with_checksum:
         nothing, take = replace(nothing, checksum=NOTHING), _with_checksum
-    return _merged(map(take, shard.blocks(read)), nothing)
+    blocks = shard.blocks(read)
+    return _merged(map(take, blocks if also is None else _shown(blocks, also)), nothing)
+
+
+def _shown(blocks: Iterable[Any], also: Callable[[Any], None]) -> Iterator[Any]:
+    for block in blocks:
+        also(block)
+        yield block
 
 
 def _with_checksum(block: Any) -> Moments:

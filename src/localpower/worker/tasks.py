@@ -129,11 +129,14 @@ class LocalTriangle(Task[PackedTriangle]):
 class Describe(Task[Moments]):
     """Statistics of the raw columns; their extremes too if `extremes`.
 
-    With `checksum`, also that of the rows: it says whether they are those of an earlier run.
+    With `checksum`, also that of the rows: it says whether they are those of an earlier run. If a
+    Gram matrix comes next, `ahead` says of which rows, ``"centred"`` or ``"plain"``: a shard forms
+    it in the same pass over its files.
     """
 
     extremes: bool
     checksum: bool = False
+    ahead: str = ""
 
     def shapes(self, rows: int, columns: int) -> Shapes:
         extremes = (columns if self.extremes else 0,)
@@ -141,7 +144,7 @@ class Describe(Task[Moments]):
         return {**each, "low": extremes, "high": extremes}
 
     def __call__(self, matrix: LocalMatrix) -> Moments:
-        stats = matrix.moments(self.checksum)
+        stats = matrix.moments(self.checksum, self.ahead)
         return stats if self.extremes else stats.without_extremes()
 
 
