@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from localpower.core import linalg
-from localpower.worker import kernels
+from localpower.worker import grams, kernels, products
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.shard import Shard
 
@@ -60,10 +60,39 @@ def test_the_kernels_are_compiled_where_there_is_a_compiler():
 
 
 def product(Z, shift, *blocks):
-    kernel = kernels.GramProduct(Z)
+    kernel = products.GramProduct(Z)
     for block in blocks:
         kernel.add(block, shift)
     return kernel.result()
+
+
+@pytest.mark.parametrize("r", range(26))
+@pytest.mark.parametrize("columns", [0, 100, 43_000, 44_000, 60_000, 70_000, 10**7])
+def test_panels_have_every_column_once_and_up_to_twelve(r, columns):
+    for cuts in (products.panels(r, columns), products.sweeps(r, columns)):
+        assert [column for start, stop in cuts for column in range(start, stop)] == list(range(r))
+    widths = [stop - start for start, stop in products.panels(r, columns)]
+    widest = 12 if columns < 43_691 else 8 if columns <= 65_536 else 4
+    assert max(widths) <= widest
+    assert len(widths) <= r // 4 + 1
+
+
+@pytest.mark.parametrize("r", [1, 8, 11, 16, 21])
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_panels_and_sweeps_change_no_bit(monkeypatch, r, center, dtype):
+    rng = np.random.default_rng(r)
+    X = sparse.random_array((3000, 50), density=0.2, format="csr", rng=rng, dtype=dtype)
+    Z, shift = rng.standard_normal((50, r)).astype(dtype), rng.random(50).astype(dtype)
+    found = []
+    for cache, staying in ((8 << 20, 5 << 20), (1 << 12, 0), (0, 0), (1 << 13, 1 << 30)):
+        monkeypatch.setattr(products, "CACHE", cache)
+        monkeypatch.setattr(products, "STAYING", staying)
+        matrix = LocalMatrix(Shard((X,), 50, X.dtype))
+        matrix.prepare(shift if center else None, 1.0)
+        found.append(matrix.product(Z))
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
 
 
 def expected(Z, shift, *blocks):
@@ -104,7 +133,7 @@ def test_gram_matrices_are_exact_in_float64_at_every_width(which, dtype, columns
     rng = np.random.default_rng(columns)
     shift = rng.standard_normal(columns).astype(dtype) if centred else None
     blocks = [rng.standard_normal((rows, columns)).astype(dtype) for rows in (1, 255, 257, 520)]
-    total = kernels.GramSum(columns, np.dtype(dtype))
+    total = grams.GramSum(columns, np.dtype(dtype))
     for block in blocks:
         total.add(block, shift)
     X = np.vstack(blocks).astype(float) - (0.0 if shift is None else shift)
@@ -189,8 +218,8 @@ def test_both_kernels_of_a_shard_agree(dtype):
     Z = np.linalg.qr(rng.standard_normal((20, 4)))[0].astype(dtype)
     matrix = LocalMatrix(Shard((X,), 20, np.dtype(dtype)))
     found = []
-    for products in (0, 1000):
-        matrix.prepare(X.mean(axis=0), rng.random(20) * 0 + 0.5, products=products, width=4)
+    for count in (0, 1000):
+        matrix.prepare(X.mean(axis=0), rng.random(20) * 0 + 0.5, products=count, width=4)
         found.append(matrix.product(Z))
     assert matrix.kernel == "gram"
     assert np.abs(found[0] - found[1]).max() <= 100 * np.finfo(dtype).eps * np.abs(found[0]).max()

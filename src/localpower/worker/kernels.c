@@ -152,11 +152,13 @@ ptrdiff_t gram_scratch(ptrdiff_t d) { return SQUARED * (d + WIDEST); }
       T *y = Y;                                                                                    \
       /* the machine does not foresee by itself where the next stretch of a row is read */         \
       const T *soon = i + 2 * group <= n && d < LONG_ROW ? B + group * d : NULL;                   \
+      ptrdiff_t half = m / 2;                                                                      \
+      if (d >= LONG_ROW && !shift) soon = B + TILE, half = m;                                      \
       for (int left = vectors; left > 0; left -= 3) {                                              \
         int nv = left < 3 ? left : 3;                                                              \
-        if (nv == 3) panel_##V##_3(rows, m, d, soon, m / 2, z, y, t);                              \
-        else if (nv == 2) panel_##V##_2(rows, m, d, soon, m / 2, z, y, t);                         \
-        else panel_##V##_1(rows, m, d, soon, m / 2, z, y, t);                                      \
+        if (nv == 3) panel_##V##_3(rows, m, d, soon, half, z, y, t);                              \
+        else if (nv == 2) panel_##V##_2(rows, m, d, soon, half, z, y, t);                         \
+        else panel_##V##_1(rows, m, d, soon, half, z, y, t);                                      \
         soon = NULL; /* once is enough */                                                          \
         z += d * nv * LANES;                                                                       \
         y += d * nv * LANES;                                                                       \

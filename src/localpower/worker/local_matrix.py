@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from localpower.core.linalg import Array, lanczos, leading_eigenpairs, orth, svd, triangular
-from localpower.worker.kernels import STRETCH, EarlyGram, GramProduct, GramSum, shifted
+from localpower.worker.grams import EarlyGram, GramSum
+from localpower.worker.kernels import STRETCH, shifted
 from localpower.worker.moments import Exponents, Moments, moments
+from localpower.worker.products import GramProduct, sweeps
 from localpower.worker.shard import Shard, cut, is_sparse
 from localpower.worker.shifting import difference, explicit, held, keeps_digits, shift_gram, times
 
@@ -141,10 +143,14 @@ class LocalMatrix:
             return (self.kept_gram() @ Z).astype(self.dtype, copy=False)
         uniform = isinstance(self.factor, float)
         DZ = Z.astype(self.dtype, copy=False) if uniform else self._scaled(Z, self.dtype)
-        kernel = GramProduct(DZ)
-        for block, shift in self._blocks():
-            kernel.add(block, shift)
-        Y = kernel.result()
+        sparse = self.sparse_rows() == self.shape[0] and not self._streamed
+        parts = []
+        for start, stop in sweeps(*DZ.shape[::-1]) if sparse else [(0, DZ.shape[1])]:
+            kernel = GramProduct(DZ[:, start:stop])
+            for block, shift in self._blocks():
+                kernel.add(block, shift)
+            parts.append(kernel.result())
+        Y = parts[0] if len(parts) == 1 else np.hstack(parts)
         if not uniform or self.factor != 1.0:
             Y *= self.factor**2 if uniform else np.reshape(self.factor, (-1, 1))
         return Y.astype(self.dtype, copy=False)
