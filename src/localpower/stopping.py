@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import log
 
@@ -108,11 +108,15 @@ class StoppingRule:
     ties: bool = True
     learns: bool = False
     share: Share | None = None
+    latest: list[tuple[State, Certificate | None]] = field(default_factory=list, repr=False)
 
     def certificate(self, state: State) -> Certificate | None:
-        """What the state tells of the basis whose residuals it knows."""
-        known, rank = self._known(state), state.rank or self.rank
-        return state.certificate(rank, known, self.tol, self.certainty)
+        """What the state tells of the basis whose residuals it knows; the latest is remembered."""
+        if not self.latest or self.latest[0][0] is not state:
+            known, rank = self._known(state), state.rank or self.rank
+            found = state.certificate(rank, known, self.tol, self.certainty)
+            self.latest[:] = [(state, found)]
+        return self.latest[0][1]
 
     def reach(self, state: State) -> Reach | None:
         """What the state tells of the share that is asked for, if one is."""

@@ -275,13 +275,19 @@ def test_unusual_lines_are_not_cut_into_fields(which, text):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("places", [np.int32, np.int64])
-def test_sparse_extremes_are_those_of_the_entries(which, dtype, places):
+def test_statistics_of_entries_are_those_of_each_column(which, dtype, places):
     X = sparse.csr_array(np.array([[0, -2, 0, 5], [3, -1, 0, 0], [4, 0, 0, 0]], dtype))
     X.indices, X.indptr = X.indices.astype(places), X.indptr.astype(places)
-    low, high, count = kernels.extremes(X)
+    low, high, count, total = kernels.entries(X.indices, X.data, 4)
     np.testing.assert_array_equal(low, [3, -2, np.inf, 5])
     np.testing.assert_array_equal(high, [4, -1, -np.inf, 5])
     np.testing.assert_array_equal(count, [2, 2, 0, 1])
+    np.testing.assert_array_equal(total, [7, -3, 0, 5])
+    squares = kernels.deviations(X.indices, X.data, np.array([1.0, -2.0, 9.0, 3.0]))
+    np.testing.assert_array_equal(squares, [13, 1, 0, 4])
+    for bad in (np.nan, np.inf, -np.inf):
+        X.data[2] = bad
+        assert kernels.entries(X.indices, X.data, 4) is None
 
 
 @pytest.mark.parametrize("dtype", TYPES)

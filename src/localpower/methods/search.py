@@ -66,13 +66,13 @@ class SearchState(State):
         )
         if not tight:
             sizes = np.sqrt(np.maximum(np.diagonal(found.gram), 0.0))
-            good = sizes <= GOOD * found.values
-            count = max(rank, int(np.argmin(good)) if not good.all() else count)
-        base = self.space if tight else self.space @ turn[:, :count]
-        after = self.doubted(doubt, rank, base, eps)
+            small = sizes <= GOOD * found.values
+            count = max(rank, int(np.argmin(small)) if not small.all() else count)
+        good = None if tight else turn[:, :count]
+        after = self.doubted(doubt, rank, self.space, eps, good)
         if after.draws == self.draws:
             return after
-        inside = np.eye(len(values)) if tight else turn[:, :count]
+        inside = np.eye(len(values)) if good is None else good
         return replace(after, inside=inside, spread=found.leading(count).coupling())
 
 

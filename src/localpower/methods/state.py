@@ -188,8 +188,14 @@ class State:
             return self.probes
         return None if product is None else self.probes.learn(sent, product)
 
-    def doubted(self, doubt: Doubt | None, rank: int, base: Array, eps: float) -> Self:
-        """Draw probes of what is outside of `base` if that is worth it; drop them if not needed."""
+    def doubted(
+        self, doubt: Doubt | None, rank: int, base: Array, eps: float, turn: Array | None = None
+    ) -> Self:
+        """Draw probes of what is outside of `base` if that is worth it; drop them if not needed.
+
+        With `turn`, the base is ``base @ turn``, which is formed only then.
+        """
+        columns = base.shape[1] if turn is None else turn.shape[1]
         found, known = self.ritz(), None if doubt is None else doubt.certificate(self)
         if doubt is None or found is None or known is None:
             return self
@@ -197,14 +203,15 @@ class State:
             return replace(self, probes=None)
         if self.probes is not None:
             ended = not self.probes.following.shape[1] and not known.sure(doubt.certainty)
-            poor = base.shape[1] >= BETTER * self.probes.base.shape[1]
+            poor = columns >= BETTER * self.probes.base.shape[1]
             ended |= poor and known.p >= 1 and self.probes.degree >= LONG
             if not ended or self.draws >= MOST_DRAWS:
                 enough = known.p <= RESTING * doubt.certainty and not known.sharper
                 return replace(self, resting=enough)
         ripe = np.linalg.norm(found.residuals[:, rank - 1]) <= RIPE * found.values[rank - 1]
-        ripe = ripe and base.shape[1] < len(base)
-        return self.probed(doubt, base, eps) if ripe else self
+        if not (ripe and columns < len(base)):
+            return self
+        return self.probed(doubt, base if turn is None else base @ turn, eps)
 
     def missed(self, rank: int) -> Array:
         """Directions that probes have found to be larger than vector number `rank` of the space."""

@@ -50,7 +50,7 @@ enum {
 };
 
 /* Another number whenever arguments of a function change: `kernels.py` calls no older library. */
-int kernel_interface(void) { return 3; }
+int kernel_interface(void) { return 4; }
 
 /* Bytes of a vector; 0 if this machine cannot run what is here. */
 int vector_bytes(void) { return !USABLE ? 0 : HAS_WIDE ? 64 : 32; }
@@ -331,16 +331,31 @@ ptrdiff_t gram_scratch(ptrdiff_t d) { return SQUARED * (d + WIDEST); }
     return !bad;                                                                                   \
   }
 
-/* Least and largest entry of each column of a CSR matrix with n entries, and how many those are. */
-#define EXTREMES(T)                                                                                \
-  TARGET void extremes_##T(ptrdiff_t n, const int32_t *restrict column, const T *restrict value,   \
-                           double *restrict low, double *restrict high, int64_t *restrict count) { \
+/* Of each column of a CSR matrix with n entries: the least and the largest, how many, and their sum,
+ * side by side in `out`, a row of four. Returns whether all are finite. */
+#define ENTRIES(T)                                                                                 \
+  TARGET int entries_##T(ptrdiff_t n, const int32_t *restrict column, const T *restrict value,     \
+                         double *restrict out) {                                                   \
+    int bad = 0;                                                                                   \
     for (ptrdiff_t k = 0; k < n; k++) {                                                            \
-      int32_t j = column[k];                                                                       \
-      double x = value[k];                                                                         \
-      low[j] = x < low[j] ? x : low[j];                                                            \
-      high[j] = x > high[j] ? x : high[j];                                                         \
-      count[j]++;                                                                                  \
+      double x = value[k], *of = out + 4 * (ptrdiff_t)column[k];                                   \
+      of[0] = x < of[0] ? x : of[0];                                                               \
+      of[1] = x > of[1] ? x : of[1];                                                               \
+      of[2] += 1;                                                                                  \
+      of[3] += x;                                                                                  \
+      bad |= x - x != 0;                                                                           \
+    }                                                                                              \
+    return !bad;                                                                                   \
+  }
+
+/* Add the squared deviations of its entries from the mean of their column: `both` has rows of two,
+ * the mean and the sum. */
+#define DEVIATIONS(T)                                                                              \
+  TARGET void deviations_##T(ptrdiff_t n, const int32_t *restrict column, const T *restrict value, \
+                             double *restrict both) {                                              \
+    for (ptrdiff_t k = 0; k < n; k++) {                                                            \
+      double *of = both + 2 * (ptrdiff_t)column[k], x = value[k] - of[0];                          \
+      of[1] += x * x;                                                                              \
     }                                                                                              \
   }
 
@@ -405,8 +420,10 @@ TARGET int fields(const uint8_t *text, ptrdiff_t n, uint8_t delimiter, ptrdiff_t
 
 INTERLEAVE(double)
 INTERLEAVE(float)
-EXTREMES(double)
-EXTREMES(float)
+ENTRIES(double)
+ENTRIES(float)
+DEVIATIONS(double)
+DEVIATIONS(float)
 STATISTICS(double)
 STATISTICS(float)
 PANEL(double, double4, 4, 1, 8)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating[Any]]
 
-INTERFACE = 3  # of `kernels.c`
+INTERFACE = 4  # of `kernels.c`
 NARROW, WIDE = 32, 64  # bytes of the vectors that there are kernels for
 PARALLEL_BYTES = 1 << 21
 CACHED = 1 << 18  # bytes of rows that are shifted or widened at once
@@ -66,8 +66,10 @@ def _library() -> Any:
         statistics = getattr(library, f"statistics_{name}")
         statistics.argtypes = [pointer, size, size, ctypes.c_double, *[pointer] * 5]
         statistics.restype = number
-        extremes = getattr(library, f"extremes_{name}")
-        extremes.argtypes, extremes.restype = [size, *[pointer] * 5], None
+        entries = getattr(library, f"entries_{name}")
+        entries.argtypes, entries.restype = [size, *[pointer] * 3], number
+        deviations = getattr(library, f"deviations_{name}")
+        deviations.argtypes, deviations.restype = [size, *[pointer] * 3], None
         gram = getattr(library, f"gram_{name}")
         gram.argtypes, gram.restype = [pointer, size, size, *[pointer] * 3], None
         interleave = getattr(library, f"interleave_{name}")
@@ -161,23 +163,35 @@ def statistics(block: Array, unit: float) -> tuple[Array, Array, Array, Array] |
     return (low, high, mean, m2) if take(block.ctypes.data, *block.shape, unit, *out) else None
 
 
-def extremes(block: Any) -> tuple[Array, Array, NDArray[np.int64]]:
-    """Least and largest entry of each column of a CSR block, and how many entries it has.
+def entries(column: NDArray[Any], value: Array, d: int) -> tuple[Array, ...] | None:
+    """Least and largest of the entries in each of d columns, how many, and their sums.
 
-    Of a column without entries, they are infinite.
+    None if one is not finite. Of a column without entries, the extremes are infinite.
     """
-    d = block.shape[1]
-    low, high = np.full(d, np.inf), np.full(d, -np.inf)
-    if LIBRARY is None or block.indices.dtype != np.int32 or block.data.dtype not in C_NAMES:
-        np.minimum.at(low, block.indices, block.data)
-        np.maximum.at(high, block.indices, block.data)
-        return low, high, np.bincount(block.indices, minlength=d)
-    count = np.zeros(d, np.int64)
-    take = getattr(LIBRARY, f"extremes_{C_NAMES[block.data.dtype]}")
-    column, value = np.ascontiguousarray(block.indices), np.ascontiguousarray(block.data)
-    places = (array.ctypes.data for array in (column, value, low, high, count))
-    take(len(value), *places)
-    return low, high, count
+    out = np.tile([np.inf, -np.inf, 0.0, 0.0], (d, 1))
+    if LIBRARY is None or column.dtype != np.int32 or value.dtype not in C_NAMES:
+        if not np.isfinite(value).all():
+            return None
+        np.minimum.at(out[:, 0], column, value)
+        np.maximum.at(out[:, 1], column, value)
+        with np.errstate(over="ignore", invalid="ignore"):
+            out[:, 2], out[:, 3] = np.bincount(column, minlength=d), np.bincount(column, value, d)
+        return tuple(out.T)
+    take = getattr(LIBRARY, f"entries_{C_NAMES[value.dtype]}")
+    held = np.ascontiguousarray(column), np.ascontiguousarray(value), out
+    return tuple(out.T) if take(len(value), *(array.ctypes.data for array in held)) else None
+
+
+def deviations(column: NDArray[Any], value: Array, mean: Array) -> Array:
+    """Sums of the squared deviations of entries from the mean of their column."""
+    if LIBRARY is None or column.dtype != np.int32 or value.dtype not in C_NAMES:
+        squares = np.square(value - mean[column])
+        return np.asarray(np.bincount(column, squares, len(mean)), np.float64)
+    both = np.column_stack([mean, np.zeros_like(mean)])
+    take = getattr(LIBRARY, f"deviations_{C_NAMES[value.dtype]}")
+    held = np.ascontiguousarray(column), np.ascontiguousarray(value), both
+    take(len(value), *(array.ctypes.data for array in held))
+    return both[:, 1]
 
 
 def shifted(block: Array, shift: Array | None, dtype: np.dtype[Any]) -> Iterator[Array]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from localpower.core.checksum import NOTHING, checksum, joined
 from localpower.core.linalg import Array
-from localpower.worker.kernels import extremes, statistics
+from localpower.worker.kernels import deviations, entries, statistics
 from localpower.worker.shard import Shard
 
 SMALLEST = -1000  # exponent of a shard without a nonzero entry
@@ -188,18 +188,25 @@ def _of_dense(block: Array) -> Moments:
 
 def _of_sparse(block: Any) -> Moments:
     rows, d = block.shape
-    column, data = block.indices, block.data.astype(float)
-    if not np.isfinite(data).all():
+    column, data = block.indices, block.data
+    found = entries(column, data, d)
+    if found is None:
         first = int(np.argmax(~np.isfinite(data)))
         row = int(np.searchsorted(block.indptr, first, side="right")) - 1
         return _unusable(block.shape, row, int(column[first]))
-    low, high, count = extremes(block)
+    low, high, count, total = found
     zeros = rows - count
     low, high = np.where(zeros, np.minimum(low, 0), low), np.where(zeros, np.maximum(high, 0), high)
     exponent = _exponent(np.maximum(-low, high))
-    data *= 2.0**-exponent if isinstance(exponent, int) else np.ldexp(1.0, -exponent)[column]
-    mean = np.bincount(column, data, d) / rows
-    m2 = np.bincount(column, np.square(data - mean[column]), d) + zeros * mean**2
+    unit = isinstance(exponent, int) and abs(exponent) <= SAFE
+    if not unit:  # sums and squares would leave the number format: once more, in other units
+        units = 2.0**-exponent if isinstance(exponent, int) else np.ldexp(1.0, -exponent)[column]
+        data = np.multiply(data, units, dtype=np.float64)
+        total = np.asarray(np.bincount(column, data, d), np.float64)
+    mean = total / rows
+    m2 = deviations(column, data, mean) + zeros * mean**2
+    if unit:
+        mean, m2 = np.ldexp(mean, -exponent), np.ldexp(m2, -2 * exponent)
     return _refined(block, Moments(rows, exponent, mean, m2, low, high))
 
 
