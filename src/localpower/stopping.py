@@ -108,7 +108,9 @@ class StoppingRule:
     ties: bool = True
     learns: bool = False
     share: Share | None = None
-    latest: list[tuple[State, Certificate | None]] = field(default_factory=list, repr=False)
+    latest: list[tuple[State, Certificate | None]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def certificate(self, state: State) -> Certificate | None:
         """What the state tells of the basis whose residuals it knows; the latest is remembered."""
