@@ -92,7 +92,8 @@ class StoppingRule:
     gap is seen after the leading columns, and `learns` that further rounds may tell more of p.
     `noise` is what cancellation may have done to products, and `eps_of_sums` the rounding of
     ``AᵀA``, which is summed in float64, where rows enter it as they are. Where a `share` is asked
-    for, the rank is that of a state, and must be certain as well.
+    for, the rank is that of a state, and must be certain as well. `latest` has the state that was
+    judged last, and its certificate.
     """
 
     rank: int
@@ -113,7 +114,7 @@ class StoppingRule:
     )
 
     def certificate(self, state: State) -> Certificate | None:
-        """What the state tells of the basis whose residuals it knows; the latest is remembered."""
+        """What the state tells of the basis whose residuals it knows."""
         if not self.latest or self.latest[0][0] is not state:
             known, rank = self._known(state), state.rank or self.rank
             found = state.certificate(rank, known, self.tol, self.certainty)

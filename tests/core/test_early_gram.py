@@ -12,10 +12,11 @@ import localpower as lp
 from localpower.data.partition import partition
 from localpower.data.source import open_source
 from localpower.worker import shard as shards
+from localpower.worker.host import ShardHost
 from localpower.worker.local_matrix import LocalMatrix
 from localpower.worker.shard import Shard
 from localpower.worker.stored import Stored, stamp
-from localpower.worker.tasks import Describe, Prepare
+from localpower.worker.tasks import Describe, GramTriangle, Prepare
 
 ROWS, COLUMNS = 40_000, 100  # 30.5 MiB, more than the smallest memory holds
 DRIFTS = {
@@ -179,9 +180,59 @@ def test_what_is_kept_of_rows_in_files_has_its_part_of_memory(file):
     with open_source(file, memory="16MiB") as source:
         cut = partition(source, 50, "contiguous", np.random.default_rng(0), 2).shards
     assert cut[0].spare == 8 * (1 << 20) // 50
-    assert LocalMatrix(replace(cut[0], spare=80_000)).gram_is_small()
-    matrix = LocalMatrix(replace(cut[0], spare=79_999))
-    assert not matrix.gram_is_small()
-    matrix.moments(ahead="plain")
-    matrix.gram()
-    assert matrix.bytes_read == 2 * cut[0].stored
+    for spare, times in ((80_000, 1), (79_999, 3)):  # statistics, and every time it is needed
+        matrix = LocalMatrix(replace(cut[0], spare=spare))
+        matrix.moments(ahead="plain")
+        matrix.kept_gram()
+        matrix.kept_gram()
+        assert matrix.bytes_read == times * cut[0].stored
+
+
+@pytest.mark.parametrize("method", ["gram", "local_ritz"])
+@pytest.mark.parametrize("center", [False, True])
+def test_neither_bits_nor_plans_are_wrong_where_too_much_would_be_kept(tmp_path, method, center):
+    X = drifting("alike", 28_800, 150, offset=0.5)  # 48 times 180 kB are more than 8 MiB
+    np.save(tmp_path / "rows.npy", X)
+    options = {"workers": 48, "center": center, "tol": 1e-6, "rng": 0, "engine": "inline"}
+    whole = lp.svd(X, 3, method, **options)
+    for memory, times in (("16MiB", 3), ("20MiB", 1)):
+        found = lp.svd(tmp_path / "rows.npy", 3, method, memory=memory, **options)
+        assert same_bits(found, whole)
+        if method == "gram":
+            assert found.run["kept"] != "run"
+            assert found.ledger.bytes_read == times * X.nbytes
+            plan = lp.plan(tmp_path / "rows.npy", 3, memory=memory, workers=48, center=center)
+            assert plan["gram"].passes == times
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_copies_of_a_shard_have_their_own(raw):
+    X = drifting("alike", 3000, 8, offset=2.0)
+    raw.write_bytes(X.tobytes())
+    host, stored = ShardHost(), Stored(str(raw), 0, X.dtype, X.shape, stamp(raw))
+    host.hold(0, Shard((stored,), 8, X.dtype, keep="block"))
+    host.run(0, Describe(extremes=False, ahead="centred"))
+    host.run(0, Prepare(X.mean(axis=0), 1 / X.std(axis=0)))
+    first, second = (host.copy().run(0, GramTriangle()).packed for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("scale", [None, "std"])
+@pytest.mark.parametrize("off", [0.3, 1.0, 10.0])
+def test_shards_with_other_means_than_all_rows_take_no_other_pass(tmp_path, scale, off):
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        np.save(tmp_path / f"{number}.npy", rng.standard_normal((8000, 80)) + off * rng.random(80))
+    result = lp.svd(tmp_path, 3, "gram", center=True, scale=scale, memory="16MiB", rng=0)
+    assert result.run["kept"] != "run"
+    assert result.ledger.bytes_read == 4 * 8000 * 80 * 8
+
+
+@pytest.mark.parametrize("value", [1999.3, 12345.678, 2024.1, 0.1])
+def test_a_constant_column_takes_no_other_pass(raw, value):
+    X = np.random.default_rng(0).standard_normal((3000, 12))
+    X[:, 5] = value
+    matrix = prepared(raw, X, X.mean(axis=0), ahead="centred")
+    B = X - X.mean(axis=0)
+    np.testing.assert_allclose(matrix.gram(), B.T @ B, rtol=0, atol=1e-9)
+    assert matrix.bytes_read == X.nbytes

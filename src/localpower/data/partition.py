@@ -22,7 +22,7 @@ Numbers = NDArray[np.intp]
 STRETCHES = 64  # per shard, that rows in files are shuffled by
 MIN_STRETCH = 1 << 18  # bytes
 LEAST = 1 << 16  # entries of a shard: fewer are worked on sooner than handed out
-KEPT = 2  # part of memory for what is computed from rows in files, as one in so many
+KEPT_SHARE = 0.5  # of memory, for what is computed from rows in files and kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,7 +170,7 @@ def _of(shards: Sequence[tuple[Any, ...]], source: Source, at_once: int) -> Part
         keep = "run"
     else:
         keep = "task" if largest * min(at_once, len(plain)) <= room else "block"
-    spare = source.memory // KEPT // len(plain) if keep != "run" else plain[0].spare
+    spare = int(KEPT_SHARE * source.memory) // len(plain) if keep != "run" else plain[0].spare
     return Partition(
         tuple(
             replace(shard, keep=keep, number=number, spare=spare)

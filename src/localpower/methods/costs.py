@@ -16,6 +16,7 @@ import numpy as np
 from localpower.core.ledger import Ledger, Round
 from localpower.core.linalg import Array
 from localpower.core.text import counted, duration, size
+from localpower.data.partition import KEPT_SHARE
 from localpower.engines.calibration import operations
 from localpower.methods.base import REGISTRY, Method
 from localpower.methods.work import ROUND, in_cache, orthonormal, sparse_product
@@ -311,8 +312,13 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
 
 
 def _passes(problem: Problem, method: Method, ledger: Ledger) -> int:
-    """For all but `Prepare`, and but for what a Gram matrix spares, formed with the statistics."""
-    early = method.forms_grams and problem.keeps_gram
+    """Count passes over the rows: one a round, but for `Prepare`, and for what needs none.
+
+    A Gram matrix is formed with the statistics, and factors are made of it.
+    """
+    room = KEPT_SHARE * problem.memory if problem.stored else inf
+    kept = problem.keeps_gram and len(problem.sizes) * 8 * problem.columns**2 <= room
+    early = method.forms_grams and kept
     return ledger.rounds - 1 - early * (1 + method.squares)
 
 

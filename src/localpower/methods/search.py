@@ -68,11 +68,11 @@ class SearchState(State):
             sizes = np.sqrt(np.maximum(np.diagonal(found.gram), 0.0))
             small = sizes <= GOOD * found.values
             count = max(rank, int(np.argmin(small)) if not small.all() else count)
-        good = None if tight else turn[:, :count]
-        after = self.doubted(doubt, rank, self.space, eps, good)
+        leading = None if tight else turn[:, :count]
+        after = self.doubted(doubt, rank, self.space, eps, leading)
         if after.draws == self.draws:
             return after
-        inside = np.eye(len(values)) if good is None else good
+        inside = np.eye(len(values)) if leading is None else leading
         return replace(after, inside=inside, spread=found.leading(count).coupling())
 
 

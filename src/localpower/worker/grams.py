@@ -53,35 +53,28 @@ class EarlyGram:
     """
 
     def __init__(self, columns: int, dtype: np.dtype[Any], centred: bool) -> None:
-        self.centred, self.origin = centred, np.zeros(columns)
-        self._less: Array | None = None
-        self._total: GramSum | None = None
-        self._sum: Array | None = None
+        self._total = GramSum(columns, dtype)
+        self._origin = np.zeros(columns, dtype) if centred else None
+        self._begun = False
 
     def add(self, block: Array) -> None:
         """Add a block; entries that are not finite, or too large, are for others to find."""
         with np.errstate(all="ignore"):
-            if self._total is None:
-                self._total = GramSum(block.shape[1], block.dtype)
-                if self.centred:
-                    self._choose(block)
-            self._total.add(block, self._less)
+            if not self._begun and self._origin is not None:
+                self._origin = _origin(block)
+            self._begun = True
+            near = self._origin is None or not self._origin.any()
+            self._total.add(block, None if near else self._origin)
 
-    def _choose(self, block: Array) -> None:
-        mean = block.mean(axis=0, dtype=np.float64)
-        square = np.einsum("ij,ij->j", block, block, dtype=np.float64) / len(block)
-        if (mean**2 / (square - mean**2)).sum() <= 1:
-            return
-        self._less = mean.astype(block.dtype)
-        self.origin = self._less.astype(np.float64)
+    def result(self) -> tuple[Array | None, Array]:
+        """Return the origin, (d,), of rows that are to be centred, and the sum, (d, d)."""
+        return self._origin, self._total.result().copy()
 
-    def done(self) -> EarlyGram:
-        """Keep the sum alone, and none of what it was made with."""
-        if self._total is not None:
-            self._sum, self._total = self._total.result(), None
-        return self
 
-    def result(self) -> Array:
-        """Return the sum, (d, d)."""
-        G, d = self.done()._sum, len(self.origin)
-        return np.zeros((d, d)) if G is None else G
+def _origin(block: Array) -> Array:
+    """The mean of a block; or zero, which saves the subtraction, if that is near enough."""
+    mean = block.mean(axis=0, dtype=np.float64)
+    square = np.einsum("ij,ij->j", block, block, dtype=np.float64) / len(block)
+    variance = np.maximum(square - mean**2, 0.0)
+    near = (mean**2 / variance).sum() <= 1  # false where a column has one value: nan or infinity
+    return np.zeros_like(block[0]) if near else mean.astype(block.dtype)

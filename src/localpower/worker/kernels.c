@@ -156,9 +156,9 @@ ptrdiff_t gram_scratch(ptrdiff_t d) { return SQUARED * (d + WIDEST); }
       if (d >= LONG_ROW && !shift) soon = B + TILE, half = m;                                      \
       for (int left = vectors; left > 0; left -= 3) {                                              \
         int nv = left < 3 ? left : 3;                                                              \
-        if (nv == 3) panel_##V##_3(rows, m, d, soon, half, z, y, t);                              \
-        else if (nv == 2) panel_##V##_2(rows, m, d, soon, half, z, y, t);                         \
-        else panel_##V##_1(rows, m, d, soon, half, z, y, t);                                      \
+        if (nv == 3) panel_##V##_3(rows, m, d, soon, half, z, y, t);                               \
+        else if (nv == 2) panel_##V##_2(rows, m, d, soon, half, z, y, t);                          \
+        else panel_##V##_1(rows, m, d, soon, half, z, y, t);                                       \
         soon = NULL; /* once is enough */                                                          \
         z += d * nv * LANES;                                                                       \
         y += d * nv * LANES;                                                                       \

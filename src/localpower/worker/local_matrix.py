@@ -40,7 +40,7 @@ class LocalMatrix:
         self._at_hand: Shard | None = None
         self._gram: Array | None = None
         self._moments: Moments | None = None
-        self._ahead: EarlyGram | None = None
+        self._ahead: tuple[Array | None, Array] | None = None
         self._explicit: list[tuple[Any, Array | None]] | None = None
         self.shape = shard.rows, shard.columns
         self.number = shard.number
@@ -166,7 +166,7 @@ class LocalMatrix:
         return np.multiply(G, self.factor[:, None], out=G)
 
     def _gram_of_blocks(self) -> Array:
-        """The same before the factor, of rows that are shifted as they are multiplied."""
+        """``A_iᵀA_i`` before the factor, of rows that are shifted as they are multiplied."""
         total = GramSum(self.shape[1], self.dtype)
         for block, shift in self._blocks():
             if isinstance(block, np.ndarray):
@@ -186,24 +186,25 @@ class LocalMatrix:
         """Whether the Gram matrix can be that of rows about another origin, shifted itself."""
         return self.shape[1] <= GRAM_COLUMNS and not self._has_sparse()
 
-    def _gram_shifted_later(self, ahead: EarlyGram | None) -> Array | None:
-        """The same from rows whose shift need not be known, if little cancels.
+    def _gram_shifted_later(self, ahead: tuple[Array | None, Array] | None) -> Array | None:
+        """That of rows whose shift need not be known before, if little cancels.
 
         Where it was not formed ahead it is formed likewise, and has the same bits.
         """
-        if ahead is None or np.any(self.exponent) or ahead.centred != (self.shift is not None):
-            ahead = EarlyGram(self.shape[1], self.dtype, self.shift is not None)
+        if ahead is None or np.any(self.exponent) or (ahead[0] is None) != (self.shift is None):
+            early = EarlyGram(self.shape[1], self.dtype, self.shift is not None)
             for block in self._unshifted():
-                ahead.add(block)
-        G = ahead.result()
-        if self.shift is None:
+                early.add(block)
+            ahead = early.result()
+        origin, G = ahead[0], ahead[1].copy()  # copies of this object have the same one
+        if self.shift is None or origin is None:
             return G
         found = self.moments()
         power = found.exponent - self.exponent
         rest = np.ldexp(found.rest, power) if np.ndim(found.rest) else 0.0
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = np.ldexp(found.mean, power) - ahead.origin + rest
-            shift = self.shift.astype(np.float64) - ahead.origin
+            mean = np.subtract(np.ldexp(found.mean, power), origin, dtype=np.float64) + rest
+            shift = np.subtract(self.shift, origin, dtype=np.float64)
             shift_gram(G, self.shape[0], mean, shift)
             return G if keeps_digits(G, self.shape[0], mean, shift, self.factor) else None
 
@@ -216,11 +217,11 @@ class LocalMatrix:
         found = self._moments
         if found is None or (checksum and found.checksum is None):
             early = None
-            if ahead and self._streamed and self._shifts_later and self.gram_is_small():
+            if ahead and self._streamed and self._shifts_later and self._may_keep_gram:
                 early = EarlyGram(self.shape[1], self.dtype, ahead == "centred")
             also = None if early is None else early.add
             found = moments(self.shard, self.count, checksum, also)
-            self._ahead = None if early is None else early.done()
+            self._ahead = None if early is None else early.result()
         self._moments = found if self.shape[1] <= GRAM_COLUMNS else None
         return found
 
@@ -231,15 +232,20 @@ class LocalMatrix:
         return (mean if self.shift is None else mean - self.shift) * self.factor
 
     def kept_gram(self) -> Array:
-        """The same, formed once."""
-        if self._gram is None:
-            self._gram = self.gram()
-        return self._gram
+        """``A_iᵀA_i``, formed once if it may be kept."""
+        G = self.gram() if self._gram is None else self._gram
+        self._gram = G if self._gram_wanted or self._may_keep_gram else None
+        return G
 
     def gram_is_small(self) -> bool:
-        """Whether ``A_iᵀA_i`` takes little against the rows, and may be kept."""
+        """Whether ``A_iᵀA_i`` takes little against the rows."""
         rows, d = self.shape
-        return d <= GRAM_COLUMNS and 4 * d <= rows and 8 * d**2 <= self._shard.spare
+        return d <= GRAM_COLUMNS and 4 * d <= rows
+
+    @property
+    def _may_keep_gram(self) -> bool:
+        """Whether it is also within what this shard may keep of the memory of all."""
+        return self.gram_is_small() and 8 * self.shape[1] ** 2 <= self._shard.spare
 
     def triangle(self) -> Array:
         """The R factor of ``A_i``, (d, d), in float64: of blocks below that of those before."""
@@ -328,8 +334,8 @@ class LocalMatrix:
 
     def trace(self) -> float:
         """Sum of the squares of all entries, centred and scaled."""
-        if self._streamed and self._gram is not None:
-            return float(np.trace(self._gram))
+        if self.gram_is_small():
+            return float(np.trace(self.kept_gram()))
         squares = np.zeros(self.shape[1])
         for block, shift in self._blocks():
             if isinstance(block, np.ndarray):

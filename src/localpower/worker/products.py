@@ -64,8 +64,8 @@ class GramProduct:
 def panels(r: int, columns: int) -> list[tuple[int, int]]:
     """Cut the r columns of Z for sparse products, whose entries fetch its rows from all over.
 
-    Eight are taken at once, as they share a line of the cache, and up to four that are left with
-    them; fewer where those and as many of the sum are too many for the cache.
+    Eight columns of a row share a line of the cache, and up to four that are left are taken with
+    them. Panels are narrower where their columns, and as many of the sum, do not fit the cache.
     """
     half, most = EIGHT // 2, CACHE / (16 * max(columns, 1))
     step, more = EIGHT if most >= EIGHT else half, half if most >= EIGHT + half else 0
@@ -73,7 +73,7 @@ def panels(r: int, columns: int) -> list[tuple[int, int]]:
 
 
 def sweeps(r: int, columns: int) -> list[tuple[int, int]]:
-    """The same of passes over sparse rows in memory: each panel has its own if not all can stay."""
+    """Cut them for passes over sparse rows in memory: a pass a panel if caches cannot hold all."""
     return panels(r, columns) if 16 * columns * r > STAYING else [(0, r)]
 
 

@@ -88,8 +88,8 @@ class Shard:
     `dtype` is what the rows are worked with: float32 stays, everything else becomes float64.
     `keep` says how long rows that were read from files stay in memory: for the ``"run"``, for a
     ``"task"`` that needs them several times, or for a ``"block"``. `limit` is what a block may take
-    at most, in bytes, and `spare` what may be kept of what is computed from rows in files. `number`
-    is its place among the shards.
+    at most, in bytes, and `spare` what may be kept of all that is computed from rows in files.
+    `number` is its place among the shards.
     """
 
     pieces: tuple[Piece, ...]

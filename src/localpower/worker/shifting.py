@@ -76,12 +76,14 @@ def shift_gram(G: Array, rows: int, mean: Array, shift: Array) -> None:
 def keeps_digits(G: Array, rows: int, mean: Array, shift: Array, factor: Array | float) -> bool:
     """Whether little cancelled where a Gram matrix was shifted, with columns times `factor`.
 
-    Its largest eigenvalue is at least any diagonal entry, and what it does to the mean.
+    Its largest eigenvalue is at least any diagonal entry, and the Rayleigh quotient of any vector:
+    of what the mean was, and of what it is now.
     """
-    direction, size = mean * factor, float(np.linalg.norm(mean * factor))
-    taken = rows * max(size, float(np.linalg.norm(shift * factor))) ** 2
+    taken = rows * max(np.linalg.norm(mean * factor), np.linalg.norm(shift * factor)) ** 2
     least = float((np.diagonal(G) * np.square(factor)).max(initial=0.0))
-    if size:
-        u = direction / size * factor
-        least = max(least, float(u @ G @ u))
-    return taken <= NEAR * least
+    for vector in (mean * factor, (mean - shift) * factor):
+        size = float(np.linalg.norm(vector))
+        if size:
+            u = vector / size * factor
+            least = max(least, float(u @ G @ u))
+    return bool(taken <= NEAR * least)
