@@ -41,7 +41,8 @@ import localpower as lp
 
 COLUMNS, RANK, RATIO, PLANTED, GOAL = 1000, 10, 0.78, 40, 1e-2
 SPARSE = 100_000, 1_000_000, 20  # rows, columns, entries in a row
-METHODS = {"auto": None, "p = 1": 1, "p = 8": 8}  # of the dense fits, with their steps
+CERTIFIED = {"auto": None, "block_lanczos": 1e-8}  # dense fits, and their tolerances
+METHODS = {**dict.fromkeys(CERTIFIED, 0), "p = 1": 1, "p = 8": 8}  # all, with their local steps
 CASES = (*METHODS, "sparse")
 BLOCK = 1 << 22  # bytes that are read at once, as fits do
 FIELDS = ("case", "method", "cache", "rounds", "sine", "bytes_read", "passes", "peak_bytes",
@@ -81,8 +82,8 @@ def fit_dense(path: str, truth: str, name: str, memory: str) -> dict[str, object
         return sine <= GOAL
 
     how = {"memory": memory, "rng": 0}
-    if steps is None:
-        result = lp.svd(path, RANK, **how)
+    if not steps:
+        result = lp.svd(path, RANK, name, tol=CERTIFIED[name], **how)
         sine = lp.subspace_distance(target, result.components.T)
     else:
         method = lp.LocalPower(steps=steps)
