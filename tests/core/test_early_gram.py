@@ -236,3 +236,13 @@ def test_a_constant_column_takes_no_other_pass(raw, value):
     B = X - X.mean(axis=0)
     np.testing.assert_allclose(matrix.gram(), B.T @ B, rtol=0, atol=1e-9)
     assert matrix.bytes_read == X.nbytes
+
+
+def test_the_trace_has_the_same_bits_in_memory_and_in_files(raw):
+    X = drifting("a ramp", 2000, 7, offset=2.0)
+    shift, factor = X.mean(axis=0), 1 / X.std(axis=0)
+    whole = LocalMatrix(Shard((X,), 7, X.dtype))
+    Prepare(shift, factor)(whole)
+    found = [prepared(raw, X, shift, factor, ahead).trace() for ahead in ("", "centred")]
+    assert found == [whole.trace()] * 2
+    assert found[0] == pytest.approx(np.square((X - shift) * factor).sum(), rel=1e-13)
