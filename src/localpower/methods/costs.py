@@ -314,12 +314,13 @@ def _cost(problem: Problem, method: Method, estimate: Estimate) -> Cost:
 def _passes(problem: Problem, method: Method, ledger: Ledger) -> int:
     """Count passes over the rows: one a round, but for `Prepare`, and for what needs none.
 
-    A Gram matrix is formed with the statistics, and factors are made of it.
+    A Gram matrix of dense rows is formed with the statistics, and `squares` has factors made of it.
     """
     room = KEPT_SHARE * problem.memory if problem.stored else inf
-    kept = problem.keeps_gram and len(problem.sizes) * 8 * problem.columns**2 <= room
-    early = method.forms_grams and kept
-    return ledger.rounds - 1 - early * (1 + method.squares)
+    d, shards = problem.columns, problem.sizes
+    kept = d <= GRAM_COLUMNS and 4 * d <= max(shards) and len(shards) * 8 * d**2 <= room
+    early = method.forms_grams and not problem.sparse
+    return ledger.rounds - 1 - kept * (early + method.squares)
 
 
 def _more_flops(problem: Problem, method: Method) -> float:
